@@ -9,12 +9,9 @@ use std::time::Duration;
 use http::{Method, StatusCode};
 use postern_core::backoff::Backoff;
 use postern_core::clock::Timestamp;
-use postern_core::dependency::Dependency;
 use postern_core::email::EmailAddress;
 use postern_core::{Code, Problem, trace};
-use postern_service::calls::ServiceClient;
 use serde_json::{Value, json};
-use url::Url;
 use uuid::Uuid;
 
 use crate::actor_service::ActorService;
@@ -22,8 +19,6 @@ use crate::client::ClientContext;
 use crate::service_endpoint::ServiceEndpoint;
 use crate::telemetry::{log_consequence, log_limited};
 
-/// Timeout of one attempt. A registration waits for two of them under the lock of its address.
-const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(2);
 /// Maximum number of attempts.
 const MAX_ATTEMPTS: u32 = 2;
 /// The delay before the second attempt.
@@ -31,17 +26,14 @@ const RETRY_DELAYS: Backoff = Backoff::new(Duration::from_millis(200), Duration:
 /// `Retry-After` while the notification service is unavailable, in seconds.
 const RETRY_AFTER_S: u32 = 5;
 
-/// Sends messages about accounts. Clones share the connections.
-#[derive(Clone, Debug)]
-pub(crate) struct AccountMessages(Arc<MessageClient>);
-
+/// Sends messages about accounts.
 #[derive(Debug)]
-struct MessageClient {
-    service: ServiceEndpoint,
+pub(crate) struct AccountMessages {
+    pub(crate) service: ServiceEndpoint,
     /// Knows the locales of the recipients.
-    actor_service: Arc<ActorService>,
+    pub(crate) actor_service: Arc<ActorService>,
     /// Whether [`AccountMessages::notice`] sends anything (`notices`).
-    sends_notices: bool,
+    pub(crate) sends_notices: bool,
 }
 
 named! {
@@ -58,30 +50,12 @@ named! {
 // === impl AccountMessages ===
 
 impl AccountMessages {
-    /// `base` is the URL of the notification service.
-    pub(crate) fn new(
-        client: ServiceClient,
-        base: Url,
-        availability: Dependency,
-        actor_service: Arc<ActorService>,
-        sends_notices: bool,
-    ) -> Self {
-        let service = ServiceEndpoint {
-            client,
-            base,
-            availability,
-            timeout: ATTEMPT_TIMEOUT,
-        };
-        Self(Arc::new(MessageClient {
-            service,
-            actor_service,
-            sends_notices,
-        }))
-    }
+    /// Timeout of one attempt. A registration waits for two of them under the lock of its address.
+    pub(crate) const TIMEOUT: Duration = Duration::from_secs(2);
 
     /// Returns the client of a request as it is known from the profile of this user.
     pub(crate) async fn client_of(&self, subject: &str, client: &ClientContext) -> ClientContext {
-        let locale = self.0.actor_service.locale(subject).await;
+        let locale = self.actor_service.locale(subject).await;
         client.speaking(locale.as_deref())
     }
 
@@ -100,29 +74,29 @@ impl AccountMessages {
         let variables = json!({ "code": code });
         let mut body = body(template, "CRITICAL", address, &variables, client);
         body["expiresAt"] = json!(expires_at);
-        self.0.send(&body).await
+        self.send(&body).await
     }
 
     /// Returns the status with which the notification service answers the service token.
     pub(crate) async fn probe(&self) -> Result<StatusCode, String> {
         let path = ["notifications"];
-        let answered = self.0.service.call(Method::GET, &path, None, None).await;
+        let answered = self.service.call(Method::GET, &path, None, None).await;
         answered.map(|response| response.status())
     }
 
     /// Tells the owner of an account what has happened to it, in the background: the operation
     /// neither waits for the message nor fails with it.
     pub(crate) fn notice(
-        &self,
+        self: &Arc<Self>,
         notice: AccountNotice,
         address: &EmailAddress,
         subject: Option<&str>,
         client: &ClientContext,
     ) {
-        if !self.0.sends_notices {
+        if !self.sends_notices {
             return;
         }
-        let (messages, address) = (self.clone(), address.clone());
+        let (messages, address) = (Arc::clone(self), address.clone());
         let (subject, client) = (subject.map(str::to_owned), client.clone());
         // A failure has been logged.
         drop(trace::spawn(async move {
@@ -132,34 +106,10 @@ impl AccountMessages {
             };
             let variables = json!({ "event": notice.name() });
             let body = body("account-notice", "HIGH", &address, &variables, &client);
-            messages.0.send(&body).await
+            messages.send(&body).await
         }));
     }
-}
 
-fn body(
-    template: &str,
-    priority: &str,
-    address: &EmailAddress,
-    variables: &Value,
-    client: &ClientContext,
-) -> Value {
-    let mut body = json!({
-        "channel": "email",
-        "recipient": { "email": address.as_str() },
-        "template": template,
-        "variables": variables,
-        "priority": priority,
-    });
-    if let Some(locale) = &client.locale {
-        body["locale"] = json!(**locale);
-    }
-    body
-}
-
-// === impl MessageClient ===
-
-impl MessageClient {
     /// Submits a message in up to two attempts. The second one sends nothing twice.
     async fn send(&self, body: &Value) -> Result<(), Problem> {
         let key = Uuid::new_v4().to_string();
@@ -192,4 +142,24 @@ impl MessageClient {
             .await;
         answered.ok().map(|response| response.status())
     }
+}
+
+fn body(
+    template: &str,
+    priority: &str,
+    address: &EmailAddress,
+    variables: &Value,
+    client: &ClientContext,
+) -> Value {
+    let mut body = json!({
+        "channel": "email",
+        "recipient": { "email": address.as_str() },
+        "template": template,
+        "variables": variables,
+        "priority": priority,
+    });
+    if let Some(locale) = &client.locale {
+        body["locale"] = json!(**locale);
+    }
+    body
 }

@@ -7,13 +7,10 @@ use std::time::Duration;
 
 use http::Method;
 use postern_core::backoff::Backoff;
-use postern_core::dependency::Dependency;
 use postern_core::email::EmailAddress;
-use postern_service::calls::ServiceClient;
 use reqwest::Response;
 use serde_json::{Map, Value, json};
 use tokio_util::sync::CancellationToken;
-use url::Url;
 
 use crate::service_endpoint::ServiceEndpoint;
 use crate::telemetry::{log_consequence, log_limited};
@@ -24,14 +21,12 @@ const MAX_SAVE_ATTEMPTS: u32 = 3;
 const RETRY_DELAYS: Backoff = Backoff::new(Duration::from_millis(200), Duration::from_millis(400));
 /// Maximum size of a profile.
 const MAX_PROFILE_BYTES: usize = 64 << 10;
-/// Timeout of one attempt.
-const ATTEMPT_TIMEOUT: Duration = Duration::from_secs(3);
 /// The time for which a message waits for the locale of its recipient.
 const LOCALE_TIMEOUT: Duration = Duration::from_millis(300);
 
 /// A client of the actor service.
 #[derive(Debug)]
-pub(crate) struct ActorService(ServiceEndpoint);
+pub(crate) struct ActorService(pub(crate) ServiceEndpoint);
 
 /// The reason for which a call to the actor service failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
@@ -50,14 +45,8 @@ pub(crate) enum ActorServiceError {
 // === impl ActorService ===
 
 impl ActorService {
-    pub(crate) fn new(client: ServiceClient, base: Url, availability: Dependency) -> Self {
-        Self(ServiceEndpoint {
-            client,
-            base,
-            availability,
-            timeout: ATTEMPT_TIMEOUT,
-        })
-    }
+    /// Timeout of one attempt.
+    pub(crate) const TIMEOUT: Duration = Duration::from_secs(3);
 
     /// Renews the service token until shutdown.
     pub(crate) async fn run(&self, shutdown: CancellationToken) {
@@ -138,18 +127,11 @@ impl ActorService {
 
     /// Returns the field `locale` of the user's profile, if it is answered soon.
     pub(crate) async fn locale(&self, subject: &str) -> Option<String> {
-        let read = async {
-            let actor = self.profile(subject).await.ok()?;
-            let fields = [&actor["locale"], &actor["profile"]["locale"]];
-            fields
-                .into_iter()
-                .find_map(Value::as_str)
-                .map(str::to_owned)
-        };
-        tokio::time::timeout(LOCALE_TIMEOUT, read)
-            .await
-            .ok()
-            .flatten()
+        let read = tokio::time::timeout(LOCALE_TIMEOUT, self.profile(subject));
+        let actor = read.await.ok()?.ok()?;
+        let fields = [&actor["locale"], &actor["profile"]["locale"]];
+        let locale = fields.into_iter().find_map(Value::as_str);
+        locale.map(str::to_owned)
     }
 
     async fn call(

@@ -11,6 +11,7 @@ use postern_core::check::CheckResult;
 use postern_core::config::AdminListener;
 use postern_core::exit::Exit;
 use postern_core::health::Health;
+use postern_core::identity::IdentityConfig;
 use postern_core::trace::Tracer;
 use postern_service::admin;
 use postern_service::admin_api;
@@ -23,7 +24,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::assembly::AuthService;
 use crate::config::Config;
-use crate::diagnostics::{Diagnostics, check_trusted_proxies};
+use crate::diagnostics::{check_trusted_proxies, run_checks};
 use crate::http;
 
 /// Maximum size of a request body. A registration is below 40 KiB.
@@ -39,7 +40,7 @@ const PROBE_INTERVAL: Duration = Duration::from_secs(2);
 #[derive(Debug)]
 pub struct App {
     service: Arc<AuthService>,
-    diagnostics: Diagnostics,
+    identity: IdentityConfig,
     proxy_check: CheckResult,
     health: Health,
     admin: AdminListener,
@@ -57,7 +58,7 @@ impl App {
     /// Status 64 if the sealing key stored in the database is invalid. Status 69 if the database is
     /// unavailable, or if an HTTPS client cannot be built, for instance without CA certificates.
     pub async fn build(config: Config, clock: Clock) -> Result<Self, Exit> {
-        let diagnostics = Diagnostics::new(config.identity.clone(), clock.clone());
+        let identity = config.identity.clone();
         let proxy_check = check_trusted_proxies(config.listen, &config.trusted_proxies);
         let admin = config.admin.clone();
         let tracing = config.tracing.clone();
@@ -66,12 +67,12 @@ impl App {
             tracing.as_ref(),
             "postern-auth",
             &clock,
-            &service.metrics.spans_dropped,
+            &service.metrics.own.spans_dropped,
         )?;
         Ok(Self {
-            health: service.metrics.health().clone(),
+            health: service.metrics.health.clone(),
             service: Arc::new(service),
-            diagnostics,
+            identity,
             proxy_check,
             admin,
             clock,
@@ -83,7 +84,8 @@ impl App {
     /// Checks the configuration against pools, stores and clock.
     pub async fn check(&self) -> Vec<CheckResult> {
         let mut results = vec![self.proxy_check.clone()];
-        results.extend(Box::pin(self.diagnostics.run(&self.service)).await);
+        let checks = run_checks(&self.identity, &self.clock, &self.service);
+        results.extend(Box::pin(checks).await);
         results
     }
 
@@ -109,7 +111,7 @@ impl App {
     ) {
         let Self {
             service,
-            diagnostics,
+            identity,
             proxy_check,
             health,
             admin,
@@ -135,13 +137,15 @@ impl App {
             .audit_trail
             .take_writer()
             .map(|writer| tokio::spawn(writer.run(audit_stop.clone())));
-        let startup_check = tokio::spawn(run_startup_check(diagnostics, Arc::clone(&service)));
+        let startup_check = run_startup_check(identity, clock.clone(), Arc::clone(&service));
+        let startup_check = tokio::spawn(startup_check);
         let admin_task = listeners.admin.map(|listener| {
-            origin.export(&service.metrics.registry());
+            origin.export(&service.metrics.registry);
             let info = process_info(origin, &clock);
-            let routes = http::admin_routes(&service.audit_trail.reader, &service.flows)
-                .merge(admin_api::info_route(info, health.clone(), clock));
-            let router = admin::router(health, service.metrics.registry())
+            let routes = http::admin_routes(&service.audit_trail.reader, &service.flows).merge(
+                admin_api::info_route(move || info.clone(), health.clone(), clock),
+            );
+            let router = admin::router(health, service.metrics.registry.clone())
                 .merge(admin_api::protect(admin.token.as_ref(), routes));
             let (hosts, shutdown) = (admin.hosts, shutdown.clone());
             tokio::spawn(async move {
@@ -149,7 +153,7 @@ impl App {
             })
         });
         let router = http::router(Arc::clone(&service.flows), service.trusted_proxies.clone());
-        let telemetry = RequestTelemetry::new(service.metrics.http(), tracer);
+        let telemetry = RequestTelemetry::new(service.metrics.http.clone(), tracer);
         serve_observed(listeners.public, router, limits, telemetry, shutdown).await;
         tracing::info!("requests drained");
         // Aborting is safe at any point: these tasks tolerate a crash.
@@ -170,7 +174,7 @@ impl App {
         {
             tracing::warn!("audit events not stored at shutdown");
         }
-        service.store.close().await;
+        service.store.database().close().await;
         span_export.finish().await;
     }
 }
@@ -193,17 +197,17 @@ async fn run_background_tasks(
     tokio::join!(
         Arc::clone(&service.verifier).run(shutdown.clone()),
         service.actor_service.run(shutdown.clone()),
-        service.flows.compensator.run(&shutdown),
-        service.audit_trail.retention.run(&shutdown),
+        service.flows.run_compensation(&shutdown),
+        service.audit_trail.run_retention(&shutdown),
         probe_stores(&service, &health, &shutdown),
     );
 }
 
 /// Runs the checks once, after the start and concurrently with requests, so that a slow pool and
 /// the password hashes of the checks do not delay the start.
-async fn run_startup_check(diagnostics: Diagnostics, service: Arc<AuthService>) {
+async fn run_startup_check(identity: IdentityConfig, clock: Clock, service: Arc<AuthService>) {
     tokio::time::sleep(STARTUP_CHECK_DELAY).await;
-    let results = Box::pin(diagnostics.run(&service)).await;
+    let results = Box::pin(run_checks(&identity, &clock, &service)).await;
     log_warnings(&results);
     tracing::info!(checks = results.len(), "startup check completed");
 }
@@ -220,17 +224,20 @@ fn log_warnings(results: &[CheckResult]) {
 /// requests that do not need it.
 async fn probe_stores(service: &AuthService, health: &Health, shutdown: &CancellationToken) {
     let service_check = health.check("service");
-    let dependencies = service.metrics.dependencies();
-    let database_state = dependencies.required("database", service.store.label());
+    let dependencies = &service.metrics.dependencies;
+    let database_state = dependencies.required("database", service.store.database().label());
     // The cache logs its outages itself, because it notices them earlier.
     let cache_state = dependencies.optional("cache", service.cache.label());
     let cache_state = cache_state.without_events();
-    let registry = service.metrics.registry();
-    let statements = StatementHealth::new(service.store.database(), dependencies, &registry);
+    let registry = &service.metrics.registry;
+    let statements = StatementHealth::new(service.store.database(), dependencies, registry);
     service_check.set_ok();
     while !shutdown.is_cancelled() {
         let (database, cache) = tokio::join!(service.store.check_writable(), service.cache.ping());
-        service.metrics.set_pool_usage(service.store.pool_usage());
+        service
+            .metrics
+            .pools
+            .record("main", service.store.database().usage());
         cache_state.record(&cache);
         match database {
             Ok(()) => database_state.record_success(),

@@ -13,18 +13,20 @@ use postern_core::exit::Exit;
 use postern_core::token::{Verifier, VerifierOptions};
 use postern_service::calls::{ServiceClient, ServiceTokens, http_client};
 use postern_service::http::TrustedProxies;
-use postern_store::cache::{self, Cache};
+use postern_store::cache::Cache;
 use postern_store::database::{Database, DatabaseOptions};
+use tokio::sync::Semaphore;
+use url::Url;
 
 use crate::account_messages::AccountMessages;
 use crate::actor_service::ActorService;
-use crate::audit_trail::{AuditReader, AuditRetention, AuditTrail};
+use crate::audit_trail::{AuditReader, AuditTrail};
 use crate::config::Config;
 use crate::crypto::{KeyRing, SealingKey, random};
-use crate::flows::{AccountCodes, AttemptGuard, FlowParts, Flows, TokenIssuer, UserLocks};
-use crate::pool::client::pool_client;
-use crate::pool::{PoolClients, PoolSettings, UserPool};
-use crate::protection::AttemptLimiter;
+use crate::flows::{Flows, MAX_CODE_REQUESTS, Social};
+use crate::pool::UserPool;
+use crate::protection::{AttemptLimiter, ResponseTimePadding};
+use crate::service_endpoint::ServiceEndpoint;
 use crate::store::AuthStore;
 use crate::telemetry::Metrics;
 
@@ -35,7 +37,6 @@ const VERIFIER_CACHE_BYTES: usize = 8 << 20;
 #[derive(Debug)]
 pub(crate) struct AuthService {
     pub(crate) flows: Arc<Flows>,
-    parts: Arc<FlowParts>,
     pub(crate) trusted_proxies: TrustedProxies,
     pub(crate) audit_trail: AuditTrail,
 }
@@ -54,51 +55,46 @@ impl AuthService {
         let store = AuthStore::new(database).await?;
         // What replicas share has the time of the database, what others sign that of the machine.
         let clock = store.database().clock(&machine).await?;
-        let cache = open_cache(&config, &machine)?;
+        let cache = Cache::open(&config.cache, &machine)?;
         let key_ring = Arc::new(match config.sealing_keys.take() {
             Some(key_ring) => key_ring,
             None => stored_key_ring(&store).await?,
         });
         let store = store.with_keys(Arc::clone(&key_ring));
         let metrics = Metrics::new()?;
-        let retention = AuditRetention::new(&store, &clock, config.audit_retention);
-        let (audit, audit_trail) = AuditTrail::open(retention, Arc::clone(&key_ring), &metrics);
-        let pool = Arc::new(Box::pin(user_pool(&mut config, &machine, &metrics)).await);
-        let tokens = ServiceTokens::new(&config.identity, machine.clone());
-        let tokens = tokens.reported(metrics.dependencies());
-        let services = ServiceClient::new(tokens, http_client());
-        let actor_service = Arc::new(actor_service(&config, &services, &metrics));
-        let messages = account_messages(&config, services, &actor_service, &metrics);
-        let limiter = AttemptLimiter::new(cache.clone(), clock.clone(), config.attempt_limits);
-        let issuer = TokenIssuer::new(Arc::clone(&pool), Arc::clone(&key_ring), clock.clone());
-        let codes = AccountCodes {
-            cache: cache.clone(),
-            key_ring: Arc::clone(&key_ring),
-            messages: messages.clone(),
-            clock: clock.clone(),
-        };
-        let guard = AttemptGuard::new(limiter, issuer.clone(), messages, metrics.clone());
-        let parts = Arc::new(FlowParts {
+        let reader = AuditReader::new(store.clone(), Arc::clone(&key_ring));
+        let (audit, audit_trail) =
+            AuditTrail::open(reader, &clock, config.audit.retention, &metrics);
+        let (aws, proof_key) = (config.aws.take(), config.social_proof_key.take());
+        let (identity, deadline) = (&config.identity, config.pool_deadline);
+        let pool = UserPool::open(identity, aws, proof_key, deadline, &machine, &metrics);
+        let pool = Box::pin(pool).await;
+        let (actor_service, messages) = services(&config, &machine, &metrics);
+        let verifier = verifier(&config, &machine);
+        let dependencies = &metrics.dependencies;
+        let social = config.social.take();
+        let social = social.map(|config| Social::new(config, dependencies, &clock, &verifier));
+        let flows = Flows {
             pool,
             actor_service,
+            messages,
             store,
-            locks: UserLocks::new(cache.clone()),
+            limiter: AttemptLimiter::new(cache.clone(), clock.clone(), config.attempt_limits),
+            padding: ResponseTimePadding::default(),
+            code_requests: Arc::new(Semaphore::new(MAX_CODE_REQUESTS)),
             cache,
             key_ring,
-            verifier: verifier(&config, &machine),
+            verifier,
             actor_issuer: config.identity.actor.issuer.as_str().into(),
-            guard,
-            issuer,
-            codes,
             makes_codes: config.own_codes,
             confirmation: config.confirmation,
+            social,
             audit,
             metrics,
             clock,
-        });
+        };
         Ok(Self {
-            flows: Arc::new(Flows::new(&parts, config.social)),
-            parts,
+            flows: Arc::new(flows),
             trusted_proxies: config.trusted_proxies,
             audit_trail,
         })
@@ -106,10 +102,10 @@ impl AuthService {
 }
 
 impl Deref for AuthService {
-    type Target = FlowParts;
+    type Target = Flows;
 
-    fn deref(&self) -> &FlowParts {
-        &self.parts
+    fn deref(&self) -> &Flows {
+        &self.flows
     }
 }
 
@@ -121,14 +117,6 @@ fn verifier(config: &Config, clock: &Clock) -> Arc<Verifier> {
         ..VerifierOptions::default()
     };
     Verifier::new(config.identity.issuers(), options)
-}
-
-fn open_cache(config: &Config, clock: &Clock) -> Result<Cache, Exit> {
-    let options = cache::CacheOptions {
-        clock: clock.clone(),
-        ..cache::CacheOptions::default()
-    };
-    Cache::open_with(&config.cache, &options)
 }
 
 // === impl AuditReader ===
@@ -163,8 +151,7 @@ async fn open_audit_trail(url: &str, keys: Option<KeyRing>) -> Result<AuditReade
     Ok(AuditReader::new(store, Arc::new(key_ring)))
 }
 
-/// Fails if no HTTPS client can be built, as without CA certificates. [`http_client`] would panic.
-/// Checks that clients of HTTPS can be built.
+/// Checks that clients of HTTPS can be built; [`http_client`] would panic.
 ///
 /// # Errors
 /// Status 69 if the system has no CA certificates.
@@ -178,41 +165,32 @@ pub(crate) fn require_ca_certificates() -> Result<(), Exit> {
     })
 }
 
-async fn user_pool(config: &mut Config, clock: &Clock, metrics: &Metrics) -> UserPool {
-    let deadline = config.pool_deadline;
-    let signed = match config.aws.take() {
-        Some(credentials) => Some(pool_client(&config.identity, Some(credentials), deadline).await),
-        None => None,
-    };
-    let clients = PoolClients {
-        anonymous: pool_client(&config.identity, None, deadline).await,
-        signed,
-    };
-    let settings = PoolSettings {
-        pool: config.identity.actor.clone(),
-        social_proof_key: config.social_proof_key.take(),
-    };
-    UserPool::new(clients, settings, clock, metrics)
-}
-
-fn actor_service(config: &Config, services: &ServiceClient, metrics: &Metrics) -> ActorService {
-    let url = config.actor_service.clone();
-    let dependency = metrics.dependencies();
-    let dependency = dependency.optional("actor_service", origin(&url));
-    ActorService::new(services.clone(), url, dependency)
-}
-
-fn account_messages(
+/// Returns the clients of the services that this one calls with its own token.
+fn services(
     config: &Config,
-    services: ServiceClient,
-    actor_service: &Arc<ActorService>,
+    clock: &Clock,
     metrics: &Metrics,
-) -> AccountMessages {
-    let url = config.notification_service.clone();
-    let dependency = metrics.dependencies();
-    let dependency = dependency.optional("notification_service", origin(&url));
-    let actor_service = Arc::clone(actor_service);
-    AccountMessages::new(services, url, dependency, actor_service, config.notices)
+) -> (Arc<ActorService>, Arc<AccountMessages>) {
+    let dependencies = &metrics.dependencies;
+    let tokens = ServiceTokens::new(&config.identity, clock.clone()).reported(dependencies);
+    let client = ServiceClient::new(tokens, http_client());
+    let endpoint = |name: &'static str, base: &Url, timeout| ServiceEndpoint {
+        client: client.clone(),
+        base: base.clone(),
+        availability: dependencies.optional(name, origin(base)),
+        timeout,
+    };
+    let url = &config.actor_service;
+    let actors = ActorService(endpoint("actor_service", url, ActorService::TIMEOUT));
+    let actors = Arc::new(actors);
+    let url = &config.notification_service;
+    let notifications = endpoint("notification_service", url, AccountMessages::TIMEOUT);
+    let messages = Arc::new(AccountMessages {
+        service: notifications,
+        actor_service: Arc::clone(&actors),
+        sends_notices: config.notices,
+    });
+    (actors, messages)
 }
 
 /// Returns the sealing key from the database, which is generated at the first start and shared by

@@ -42,8 +42,10 @@ const DELETION_BATCH_SIZE: i64 = 1000;
 #[derive(Debug)]
 pub(crate) struct AuditTrail {
     writer: Mutex<Option<AuditWriter>>,
-    pub(crate) retention: AuditRetention,
     pub(crate) reader: AuditReader,
+    clock: Clock,
+    /// The time for which events are kept.
+    retention: Duration,
 }
 
 /// The task that stores events.
@@ -56,35 +58,28 @@ pub(crate) struct AuditWriter {
     metrics: Metrics,
 }
 
-/// The task that deletes old events.
-#[derive(Clone, Debug)]
-pub(crate) struct AuditRetention {
-    store: AuthStore,
-    clock: Clock,
-    /// The time for which events are kept.
-    retention: Duration,
-}
-
 // === impl AuditTrail ===
 
 impl AuditTrail {
     /// Creates the trail and the audit log that submits to it.
     pub(crate) fn open(
-        retention: AuditRetention,
-        key_ring: Arc<KeyRing>,
+        reader: AuditReader,
+        clock: &Clock,
+        retention: Duration,
         metrics: &Metrics,
     ) -> (AuditLog, Self) {
-        let (queue, events) = AuditQueue::new(metrics.clone(), retention.clock.clone());
+        let (queue, events) = AuditQueue::new(metrics.clone(), clock.clone());
         let writer = AuditWriter {
             events,
-            store: retention.store.clone(),
-            clock: retention.clock.clone(),
-            key_ring,
+            store: reader.store.clone(),
+            clock: clock.clone(),
+            key_ring: Arc::clone(&reader.key_ring),
             metrics: metrics.clone(),
         };
         let trail = Self {
-            reader: AuditReader::new(writer.store.clone(), Arc::clone(&writer.key_ring)),
+            reader,
             writer: Mutex::new(Some(writer)),
+            clock: clock.clone(),
             retention,
         };
         (AuditLog::new(metrics.clone(), queue), trail)
@@ -93,6 +88,38 @@ impl AuditTrail {
     /// Returns the writer at the first call.
     pub(crate) fn take_writer(&self) -> Option<AuditWriter> {
         self.writer.lock().take()
+    }
+
+    /// Deletes old events until shutdown.
+    pub(crate) async fn run_retention(&self, shutdown: &CancellationToken) {
+        while !shutdown.is_cancelled() {
+            if let Err(error) = self.delete_old().await {
+                postern_core::log_outage!("database", %error, "old audit events not deleted");
+            }
+            let pause = tokio::time::sleep(RETENTION_INTERVAL);
+            shutdown.run_until_cancelled(pause).await;
+        }
+    }
+
+    /// Deletes all old events by the clock of the database, in batches of [`DELETION_BATCH_SIZE`], and
+    /// returns their number.
+    pub(crate) async fn delete_old(&self) -> Result<u64, StoreError> {
+        let retention = i64::try_from(self.retention.as_millis()).unwrap_or(i64::MAX);
+        let store = &self.reader.store;
+        store.synchronize(&self.clock).await?;
+        if !self.clock.is_confirmed() {
+            return Ok(0);
+        }
+        let before = Timestamp(self.clock.now().0.saturating_sub(retention));
+        let mut deleted = 0;
+        loop {
+            let batch = store.delete_audit_rows(before, DELETION_BATCH_SIZE);
+            let batch = batch.await?;
+            deleted += batch;
+            if batch < DELETION_BATCH_SIZE.unsigned_abs() {
+                return Ok(deleted);
+            }
+        }
     }
 }
 
@@ -166,51 +193,6 @@ fn new_id(at: Timestamp) -> Uuid {
         seconds,
         millis * 1_000_000,
     ))
-}
-
-// === impl AuditRetention ===
-
-impl AuditRetention {
-    pub(crate) fn new(store: &AuthStore, clock: &Clock, retention: Duration) -> Self {
-        Self {
-            store: store.clone(),
-            clock: clock.clone(),
-            retention,
-        }
-    }
-
-    /// Deletes old events until shutdown.
-    pub(crate) async fn run(&self, shutdown: &CancellationToken) {
-        while !shutdown.is_cancelled() {
-            if let Err(error) = self.run_once().await {
-                postern_core::log_outage!("database", %error, "old audit events not deleted");
-            }
-            let pause = tokio::time::sleep(RETENTION_INTERVAL);
-            shutdown.run_until_cancelled(pause).await;
-        }
-    }
-
-    /// Deletes all old events by the clock of the database, in batches of [`DELETION_BATCH_SIZE`], and
-    /// returns their number.
-    pub(crate) async fn run_once(&self) -> Result<u64, StoreError> {
-        let retention = i64::try_from(self.retention.as_millis()).unwrap_or(i64::MAX);
-        self.store.synchronize(&self.clock).await?;
-        if !self.clock.is_confirmed() {
-            return Ok(0);
-        }
-        let before = Timestamp(self.clock.now().0.saturating_sub(retention));
-        let mut deleted = 0;
-        loop {
-            let batch = self
-                .store
-                .delete_audit_rows(before, DELETION_BATCH_SIZE)
-                .await?;
-            deleted += batch;
-            if batch < DELETION_BATCH_SIZE.unsigned_abs() {
-                return Ok(deleted);
-            }
-        }
-    }
 }
 
 #[cfg(test)]

@@ -15,19 +15,17 @@ pub(crate) struct ClientContext {
     pub(crate) address: Option<IpAddr>,
     /// The language that the client prefers, for messages.
     pub(crate) locale: Option<Arc<str>>,
-    /// What the flow has found out for the audit trail.
-    pub(crate) details: RequestDetails,
+    /// What the flow has found out for the audit trail. Clones share it.
+    pub(crate) details: Arc<RequestDetails>,
 }
 
-/// Details of a request that its response does not show and its audit events have. All clones share
-/// them; each is set once.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct RequestDetails(Arc<DetailCells>);
-
+/// Details of a request that its response does not show and its audit events have. Each is set once.
 #[derive(Debug, Default)]
-struct DetailCells {
-    email: OnceLock<EmailAddress>,
-    reason: OnceLock<&'static str>,
+pub(crate) struct RequestDetails {
+    /// The e-mail address that the request names.
+    pub(crate) email: OnceLock<EmailAddress>,
+    /// The reason of the outcome that the response hides, such as `throttled`.
+    pub(crate) reason: OnceLock<&'static str>,
 }
 
 // === impl ClientContext ===
@@ -38,16 +36,15 @@ impl ClientContext {
             request_id,
             address,
             locale: None,
-            details: RequestDetails::default(),
+            details: Arc::default(),
         }
     }
 
     /// Returns the client of a person with the first of these languages, if it is valid.
     pub(crate) fn speaking(&self, languages: Option<&str>) -> Self {
+        let locale = languages.and_then(preferred_locale);
         Self {
-            locale: languages
-                .and_then(preferred_locale)
-                .or_else(|| self.locale.clone()),
+            locale: locale.or_else(|| self.locale.clone()),
             ..self.clone()
         }
     }
@@ -70,21 +67,6 @@ fn preferred_locale(header: &str) -> Option<Arc<str>> {
 impl RequestDetails {
     /// Sets the e-mail address that the request names. Of several calls the first one counts.
     pub(crate) fn set_email(&self, email: &EmailAddress) {
-        self.0.email.get_or_init(|| email.clone());
-    }
-
-    /// Returns the e-mail address that the request names.
-    pub(crate) fn email(&self) -> Option<&EmailAddress> {
-        self.0.email.get()
-    }
-
-    /// Sets the reason of the outcome that the response hides, such as `throttled`.
-    pub(crate) fn set_reason(&self, reason: &'static str) {
-        self.0.reason.get_or_init(|| reason);
-    }
-
-    /// Returns the reason of the outcome that the response hides.
-    pub(crate) fn reason(&self) -> Option<&'static str> {
-        self.0.reason.get().copied()
+        self.email.get_or_init(|| email.clone());
     }
 }

@@ -5,17 +5,18 @@
 
 mod social;
 
-use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::net::SocketAddr;
 use std::time::Duration;
 
 use postern_core::Secret;
 use postern_core::config::{AdminListener, Env, read_admin, read_listen};
 use postern_core::decode::{Field, Object};
 use postern_core::identity::{IdentityConfig, SOCIAL_PROOF_KEY, SocialProofKey};
+use postern_core::settings;
 use postern_service::http::TrustedProxies;
 use postern_service::log::Log;
 use postern_service::trace::TracingConfig;
-use postern_store::database::{DEFAULT_CONNECTIONS, DatabaseOptions};
+use postern_store::database::DatabaseOptions;
 use url::Url;
 
 pub use self::social::{
@@ -25,63 +26,78 @@ use crate::crypto::{KeyRing, SealingKey};
 use crate::pool::client::AwsCredentials;
 use crate::protection::AttemptLimits;
 
-/// The settings of the authentication upstream.
-#[derive(Debug)]
-pub struct Config {
-    /// The address for requests of the gateway (`[[listen]]`). Default `127.0.0.1:8501`.
-    pub listen: SocketAddr,
-    /// The listener for `/livez`, `/readyz` and `/metrics`. Default `127.0.0.1:8510`.
-    pub admin: AdminListener,
-    /// Log format and filter. Default JSON at `info`.
-    pub log: Log,
-    /// Export of OpenTelemetry spans (`[tracing]`). Default none.
-    pub tracing: Option<TracingConfig>,
-    /// The database: `postgres://…` or `sqlite://…`. Default `sqlite://var/auth.db`.
-    /// `AUTH_DATABASE` has precedence over the file.
-    pub database: String,
-    /// Maximum PostgreSQL connections. Default 10.
-    pub(crate) database_connections: u32,
-    /// The shared cache: `redis://…`, `rediss://…`, a Cluster or Sentinel URL, or `memory:` for a
-    /// single process. Default `memory:`. `AUTH_CACHE` has precedence over the file.
-    pub cache: String,
-    /// The base URL of the actor service, which stores profiles. Default `http://127.0.0.1:8504`.
-    pub actor_service: Url,
-    /// The base URL of the notification service, which delivers codes and notices. Default
-    /// `http://127.0.0.1:8502`.
-    pub notification_service: Url,
-    /// Whether this service makes the codes for confirmation and reset (`codes`), which needs AWS
-    /// credentials. Default yes with them.
-    pub own_codes: bool,
-    /// Whether the owner of an account is told of a reset, a sign-in from a new network and a new
-    /// social link. Default yes.
-    pub notices: bool,
-    /// The identity pools.
-    pub identity: IdentityConfig,
-    /// Credentials for administrative calls to the actor pool: `AWS_ACCESS_KEY_ID`,
-    /// `AWS_SECRET_ACCESS_KEY` and `AWS_SESSION_TOKEN`, or `aws_credentials = "chain"` for the
-    /// default provider chain of AWS. Without credentials, features that need them are disabled.
-    pub aws: Option<AwsCredentials>,
-    /// The confirmation of addresses at registration. Default [`ConfirmationMode::Admin`] with AWS
-    /// credentials, else [`ConfirmationMode::Pool`].
-    pub confirmation: ConfirmationMode,
-    /// Keys that seal refresh tokens and challenge sessions: `AUTH_SEALING_KEY`, newest first,
-    /// separated by commas. Without it, a key is generated at the first start and stored in the
-    /// database.
-    pub(crate) sealing_keys: Option<KeyRing>,
-    /// The key of the proofs with which social users are signed in, shared with the pool's triggers:
-    /// `SOCIAL_PROOF_KEY`. Without it, an exchange returns the user without tokens.
-    pub(crate) social_proof_key: Option<SocialProofKey>,
-    /// Attempt limits (`[abuse]`).
-    pub attempt_limits: AttemptLimits,
-    /// The time for which audit events are stored (`[audit] retention`). Default 90 days.
-    pub audit_retention: Duration,
-    /// The proxies whose `X-Forwarded-For` is accepted. Default loopback addresses. Required if
-    /// `listen` is not a loopback address.
-    pub trusted_proxies: TrustedProxies,
-    /// Timeout of one call to the actor pool: 8 s. Not a key of the file.
-    pub(crate) pool_deadline: Duration,
-    /// Social sign-in; `None` if there is no provider.
-    pub social: Option<SocialConfig>,
+settings! {
+    /// The settings of the authentication upstream.
+    #[derive(Debug)]
+    pub struct Config(root, env: &Env) {
+        /// The address for requests of the gateway (`[[listen]]`).
+        pub listen: SocketAddr = (Some(read_listen(root, "127.0.0.1:8501"))),
+        /// The admin listener.
+        pub admin: AdminListener = (read_admin(root, Some("127.0.0.1:8510"), env)),
+        /// Log format and filter.
+        pub log: Log = (Some(Log::read_section(root, env))),
+        /// Export of OpenTelemetry spans.
+        pub tracing: Option<TracingConfig> = (Some(TracingConfig::read_optional(root, env))),
+        /// The identity pools. The service account is required.
+        pub identity: IdentityConfig = (read_identity(root, env)),
+        /// `postgres://…` or `sqlite://…`; variable `AUTH_DATABASE`.
+        pub database: String = "sqlite://var/auth.db"
+            => |field| Some(env.secret_or(root, "AUTH_DATABASE", url_text(field)?)),
+        /// PostgreSQL connections of the process.
+        pub(crate) database_connections: u32 = 10 => |field| field.integer(3..=1000),
+        /// `redis://…`, `rediss://…`, a Cluster or Sentinel URL, or `memory:` for one process;
+        /// variable `AUTH_CACHE`.
+        pub cache: String = "memory:"
+            => |field| Some(env.secret_or(root, "AUTH_CACHE", url_text(field)?)),
+        /// Service that stores the profiles.
+        pub actor_service: Url = "http://127.0.0.1:8504" => |field| field.url(),
+        /// Service that delivers codes and notices.
+        pub notification_service: Url = "http://127.0.0.1:8502" => |field| field.url(),
+        /// Credentials for administrative calls to the actor pool.
+        ///
+        /// `AWS_ACCESS_KEY_ID`, `AWS_SECRET_ACCESS_KEY` and `AWS_SESSION_TOKEN`, or
+        /// `aws_credentials = "chain"` for the default provider chain of AWS. Without credentials,
+        /// features that need them are disabled.
+        pub aws: Option<AwsCredentials> = (Some(read_aws(root, env))),
+        /// Who makes and sends the codes for confirmation and reset: this service, which needs AWS
+        /// credentials, or the pool.
+        pub own_codes as codes: bool = { Some(aws.as_ref()?.is_some()) }
+            ("`own` with AWS credentials, else `pool`")
+            => |field| read_choice(field, &[("own", true), ("pool", false)], aws.as_ref()?, true),
+        /// Mails about a reset, a sign-in from a new network, a new social link.
+        pub notices: bool = true => |field| field.boolean(),
+        /// How a new user is confirmed: by the service, the pool, or a code.
+        pub confirmation as confirm: ConfirmationMode = { default_confirmation(aws.as_ref()?) }
+            ("`admin` with AWS credentials, else `pool`")
+            => |field| read_choice(field, &CONFIRMATIONS, aws.as_ref()?, ConfirmationMode::Admin),
+        /// The proxies whose `X-Forwarded-For` is accepted.
+        pub trusted_proxies: TrustedProxies = (Some(TrustedProxies::read(root, listen?))),
+        /// Keys that seal refresh tokens and challenge sessions: `AUTH_SEALING_KEY`, newest first,
+        /// separated by commas. Without it, a key is generated at the first start and stored in the
+        /// database.
+        pub(crate) sealing_keys: Option<KeyRing> = (Some(read_sealing_keys(root, env))),
+        /// The key of the proofs with which social users are signed in, shared with the pool's
+        /// triggers: `SOCIAL_PROOF_KEY`. Without it, an exchange returns the user without tokens.
+        pub(crate) social_proof_key: Option<SocialProofKey> =
+            (Some(read_social_proof_key(root, env))),
+        /// Limits on failed attempts.
+        pub attempt_limits as abuse: AttemptLimits = {} => |field| field.object(AttemptLimits::read),
+        pub(crate) audit: AuditConfig = {} => |field| field.object(AuditConfig::read),
+        /// Social sign-in; off without `SOCIAL_OAUTH2_CLIENT_ID` and `social.provider`.
+        pub social: Option<SocialConfig> = {}
+            => |field| field.object(|table| SocialConfig::read(root, table, env)),
+        /// Timeout of one call to the actor pool: 8 s. Not a key of the file.
+        pub(crate) pool_deadline: Duration = (Some(POOL_DEADLINE)),
+    }
+}
+
+settings! {
+    /// Stored audit events.
+    #[derive(Clone, Copy, Debug)]
+    pub(crate) struct AuditConfig(table) {
+        /// Time for which they are stored.
+        pub(crate) retention: Duration = "90d" => read_audit_retention,
+    }
 }
 
 /// The confirmation of addresses at registration (`confirm`).
@@ -95,10 +111,11 @@ pub enum ConfirmationMode {
     Code,
 }
 
-const DEFAULT_LISTEN_ADDRESS: SocketAddr =
-    SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::LOCALHOST, 8501));
-const DEFAULT_ADMIN_ADDRESS: SocketAddr =
-    SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::LOCALHOST, 8510));
+const CONFIRMATIONS: [(&str, ConfirmationMode); 3] = [
+    ("admin", ConfirmationMode::Admin),
+    ("pool", ConfirmationMode::Pool),
+    ("code", ConfirmationMode::Code),
+];
 
 // === impl Config ===
 
@@ -112,85 +129,23 @@ impl Config {
             ..DatabaseOptions::new("postern-auth")
         }
     }
-
-    /// Reads the configuration from the root table of `conf/auth.toml` and the environment.
-    pub fn read(root: &Object<'_>, env: &Env) -> Option<Self> {
-        let log = Log::read(root, env);
-        let aws = read_aws(root, env);
-        let confirmation = read_confirmation(root, aws.is_some());
-        let social = SocialConfig::read(root, env);
-        let store_url = |name, variable, default: &str| {
-            let written = root.optional(name, url_text);
-            let set = env.optional_secret(root, variable).flatten();
-            set.map(|url| url.expose().to_owned())
-                .or(written)
-                .unwrap_or_else(|| default.to_owned())
-        };
-        let database = store_url("database", "AUTH_DATABASE", "sqlite://var/auth.db");
-        let database_connections = root.or("database_connections", DEFAULT_CONNECTIONS, |field| {
-            field.integer(3..=1000)
-        });
-        let cache = store_url("cache", "AUTH_CACHE", "memory:");
-        let actor_service = root.or("actor_service", local_url(8504), |field| field.url());
-        let notification_service =
-            root.or("notification_service", local_url(8502), |field| field.url());
-        let own_codes = read_own_codes(root, aws.is_some());
-        let sealing_keys = read_sealing_keys(root, env);
-        let identity = IdentityConfig::read(root, env);
-        if identity
-            .as_ref()
-            .is_some_and(|identity| identity.service_account.is_none())
-        {
-            let detail = "IDP_SERVICE_ACCOUNT_USERNAME and IDP_SERVICE_ACCOUNT_PASSWORD are required to save profiles";
-            root.fail("missing_field", detail);
-        }
-        let listen = read_listen(root, DEFAULT_LISTEN_ADDRESS);
-        let admin = read_admin(root, Some(DEFAULT_ADMIN_ADDRESS), env);
-        Some(Self {
-            listen,
-            admin: admin?,
-            log,
-            tracing: TracingConfig::read_optional(root, env),
-            database,
-            database_connections,
-            cache,
-            actor_service,
-            notification_service,
-            own_codes,
-            notices: root.or("notices", true, |field| field.boolean()),
-            attempt_limits: root
-                .section("abuse", read_attempt_limits)
-                .unwrap_or_default(),
-            audit_retention: root
-                .section("audit", |audit| {
-                    Some(audit.or("retention", DEFAULT_AUDIT_RETENTION, read_audit_retention))
-                })
-                .unwrap_or(DEFAULT_AUDIT_RETENTION),
-            trusted_proxies: TrustedProxies::read(root, listen),
-            pool_deadline: POOL_DEADLINE,
-            identity: identity?,
-            aws,
-            confirmation,
-            sealing_keys,
-            social_proof_key: read_social_proof_key(root, env),
-            social: social?,
-        })
-    }
 }
 
-fn local_url(port: u16) -> Url {
-    Url::parse(&format!("http://127.0.0.1:{port}")).expect("an address and a port are a URL")
+fn read_identity(root: &Object<'_>, env: &Env) -> Option<IdentityConfig> {
+    let identity = IdentityConfig::read(root, env)?;
+    if identity.service_account.is_none() {
+        let detail = "IDP_SERVICE_ACCOUNT_USERNAME and IDP_SERVICE_ACCOUNT_PASSWORD are required to save profiles";
+        root.fail("missing_field", detail);
+    }
+    Some(identity)
 }
 
 /// Timeout of a call to the pool. All calls of a registration must end before the lock of its address
 /// expires. A pool that hangs is detected earlier.
 const POOL_DEADLINE: Duration = Duration::from_secs(8);
 
-/// Default time for which audit events are stored.
-const DEFAULT_AUDIT_RETENTION: Duration = Duration::from_secs(90 * 86_400);
-
 fn read_audit_retention(field: Field<'_>) -> Option<Duration> {
-    let retention = field.duration()?;
+    let retention = field.typed("duration, `1h` to `3650d`").duration()?;
     if !(Duration::from_secs(3600)..=Duration::from_secs(3650 * 86_400)).contains(&retention) {
         return field.fail("out_of_range", "must be 1h to 3650d");
     }
@@ -198,7 +153,7 @@ fn read_audit_retention(field: Field<'_>) -> Option<Duration> {
 }
 
 fn url_text(field: Field<'_>) -> Option<String> {
-    let text = field.text(1..=2048)?;
+    let text = field.typed("URL").text(1..=2048)?;
     if text.contains(':') {
         Some(text)
     } else {
@@ -206,31 +161,23 @@ fn url_text(field: Field<'_>) -> Option<String> {
     }
 }
 
-fn read_attempt_limits(table: &Object<'_>) -> Option<AttemptLimits> {
-    let default = AttemptLimits::default();
-    let count =
-        |name, default| table.or(name, default, |field| field.integer(1..=1_000_000_000_u64));
-    Some(AttemptLimits {
-        per_account: count("account", default.per_account),
-        per_address: count("address", default.per_address),
-        per_network: count("network", default.per_network),
-        total_per_minute: count("all", default.total_per_minute),
-        window: default.window,
-        sign_ins: count("sign_ins", default.sign_ins),
-    })
+settings! {
+    fn uses_credential_chain(root) -> bool {
+        /// Variables, or Amazon's default chain, which `postern` lacks.
+        aws_credentials = "environment" => |field| {
+            match field.one_of(&[("environment", false), ("chain", true)])? {
+                true if !cfg!(feature = "aws-credential-chain") => field.fail(
+                    "invalid_choice",
+                    "this program is built without the feature aws-credential-chain; use postern-auth",
+                ),
+                uses_chain => Some(uses_chain),
+            }
+        },
+    } => aws_credentials
 }
 
 fn read_aws(root: &Object<'_>, env: &Env) -> Option<AwsCredentials> {
-    let choices = [("environment", false), ("chain", true)];
-    let uses_chain = root.or("aws_credentials", false, |field| {
-        match field.one_of(&choices)? {
-            true if !cfg!(feature = "aws-credential-chain") => field.fail(
-                "invalid_choice",
-                "this program is built without the feature aws-credential-chain; use postern-auth",
-            ),
-            uses_chain => Some(uses_chain),
-        }
-    });
+    let uses_chain = uses_credential_chain(root)?;
     #[cfg(feature = "aws-credential-chain")]
     if uses_chain {
         return Some(AwsCredentials::DefaultChain);
@@ -253,32 +200,25 @@ fn read_aws(root: &Object<'_>, env: &Env) -> Option<AwsCredentials> {
     })
 }
 
-fn read_confirmation(root: &Object<'_>, has_credentials: bool) -> ConfirmationMode {
-    use ConfirmationMode::{Admin, Code, Pool};
-    let default = if has_credentials { Admin } else { Pool };
-    let choices = [("admin", Admin), ("pool", Pool), ("code", Code)];
-    let is_possible = |choice| has_credentials || choice != Admin;
-    read_choice(root, "confirm", default, &choices, is_possible)
+fn default_confirmation(aws: &Option<AwsCredentials>) -> Option<ConfirmationMode> {
+    match aws {
+        Some(_) => Some(ConfirmationMode::Admin),
+        None => Some(ConfirmationMode::Pool),
+    }
 }
 
-fn read_own_codes(root: &Object<'_>, has_credentials: bool) -> bool {
-    let is_possible = |is_own: bool| has_credentials || !is_own;
-    let choices = [("own", true), ("pool", false)];
-    read_choice(root, "codes", has_credentials, &choices, is_possible)
-}
-
-/// Reads a choice, some of which need credentials.
-fn read_choice<T: Copy>(
-    root: &Object<'_>,
-    name: &'static str,
-    default: T,
-    choices: &[(&'static str, T)],
-    is_possible: impl Fn(T) -> bool,
-) -> T {
-    root.or(name, default, |field| match field.one_of(choices)? {
-        choice if is_possible(choice) => Some(choice),
-        _ => field.reject("missing_credentials", CREDENTIALS_REQUIRED),
-    })
+/// Reads a choice, one of which needs credentials.
+fn read_choice<T: Copy + PartialEq>(
+    field: Field<'_>,
+    choices: &[(&str, T)],
+    aws: &Option<AwsCredentials>,
+    needs_credentials: T,
+) -> Option<T> {
+    let choice = field.one_of(choices)?;
+    if aws.is_none() && choice == needs_credentials {
+        return field.reject("missing_credentials", CREDENTIALS_REQUIRED);
+    }
+    Some(choice)
 }
 
 const CREDENTIALS_REQUIRED: &str = "needs AWS credentials: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or aws_credentials = \"chain\"";

@@ -9,8 +9,10 @@ mod proxies;
 
 use std::sync::Arc;
 
+use aws_sdk_cognitoidentityprovider::types::{
+    ExplicitAuthFlowsType, FeatureType, UserPoolClientType,
+};
 use postern_core::Clock;
-use postern_core::Secret;
 use postern_core::check::{CheckResult, CheckStatus};
 use postern_core::exit::Exit;
 use postern_core::identity::{IdentityConfig, Pool};
@@ -23,8 +25,8 @@ pub(crate) use self::proxies::check_trusted_proxies;
 use crate::assembly::{AuthService, require_ca_certificates};
 use crate::config::{Config, SocialConfig};
 use crate::crypto::random;
-use crate::pool::admin::{AppClientSettings, PoolAdmin};
-use crate::pool::error::PoolError;
+use crate::pool::admin::PoolAdmin;
+use crate::pool::error::{PoolError, PoolFault};
 
 /// The attribute that identifies a service in its tokens.
 const SERVICE_ID_ATTRIBUTE: &str = "custom:service_id";
@@ -32,169 +34,134 @@ const SERVICE_ID_ATTRIBUTE: &str = "custom:service_id";
 /// The subject of the checks whether social users get tokens.
 const SOCIAL_TOKENS: &str = "social tokens";
 
-/// Checks the environment of an authentication upstream.
-#[derive(Debug)]
-pub(crate) struct Diagnostics {
-    identity: IdentityConfig,
-    clock: Clock,
+/// Runs all checks, which make a few calls to the pools and the stores.
+pub(crate) async fn run_checks(
+    identity: &IdentityConfig,
+    clock: &Clock,
+    service: &AuthService,
+) -> Vec<CheckResult> {
+    let mut results = check_regions(identity);
+    let social = service.flows.social.as_ref();
+    let has_key = service.pool.has_social_sign_in();
+    results.extend(check_social(social.map(|it| &it.config), has_key));
+    results.extend(check_stores(service).await);
+    results.extend(check_pool_keys(identity, clock).await);
+    results.push(check_sign_in(service).await);
+    if social.is_some() && has_key {
+        results.push(check_social_sign_in(service).await);
+    }
+    results.push(ServiceTokens::new(identity, clock.clone()).check().await);
+    results.push(check_notifications(service).await);
+    match &service.pool.admin {
+        Some(admin) => results.extend(check_pools(identity, service, admin).await),
+        None => {
+            results.push(CheckResult::unknown(
+                "pools and clients",
+                "issuers, flows and attributes can be read with AWS credentials only",
+            ));
+            results.push(check_refresh(service).await);
+        }
+    }
+    results
 }
 
-// === impl Diagnostics ===
-
-impl Diagnostics {
-    pub(crate) fn new(identity: IdentityConfig, clock: Clock) -> Self {
-        Self { identity, clock }
-    }
-
-    /// Runs all checks, which make a few calls to the pools and the stores.
-    pub(crate) async fn run(&self, service: &AuthService) -> Vec<CheckResult> {
-        let mut results = check_regions(&self.identity);
-        let social = service.flows.social.as_ref();
-        let has_key = service.pool.has_social_sign_in();
-        results.extend(check_social(social.map(|it| it.config()), has_key));
-        results.extend(check_stores(service).await);
-        results.extend(self.check_pool_keys().await);
-        results.push(check_sign_in(service).await);
-        if social.is_some() && has_key {
-            results.push(check_social_sign_in(service).await);
-        }
-        results.push(
-            ServiceTokens::new(&self.identity, self.clock.clone())
-                .check()
-                .await,
-        );
-        results.push(check_notifications(service).await);
-        match &service.pool.admin {
-            Some(admin) => results.extend(self.check_pools(service, admin).await),
-            None => {
-                results.push(CheckResult::unknown(
-                    "pools and clients",
-                    "issuers, flows and attributes can be read with AWS credentials only",
-                ));
-                results.push(check_refresh(service).await);
-            }
-        }
-        results
-    }
-
-    /// Runs the checks that need no database, which is unavailable.
-    pub(crate) async fn run_without_database(&self, cache: &Cache) -> Vec<CheckResult> {
-        let mut results = check_regions(&self.identity);
-        results.push(cache.check().await);
-        results.extend(self.check_pool_keys().await);
-        results.push(
-            ServiceTokens::new(&self.identity, self.clock.clone())
-                .check()
-                .await,
-        );
-        results
-    }
-
-    /// Checks that every pool publishes usable keys: RSA with at least 2048 bits, or elliptic
-    /// curves.
-    async fn check_pool_keys(&self) -> Vec<CheckResult> {
-        let options = VerifierOptions {
-            clock: self.clock.clone(),
-            cache_bytes: 0,
-            ..VerifierOptions::default()
-        };
-        let verifier: Arc<Verifier> = Verifier::new(self.identity.issuers(), options);
-        verifier.refresh_now().await;
-        let check = |status: postern_core::token::JwksStatus| {
-            let skipped: Vec<String> = status
-                .skipped
-                .iter()
-                .map(|key| {
-                    format!(
-                        "{} {}",
-                        key.key_id.as_deref().unwrap_or("without kid"),
-                        key.reason
-                    )
-                })
-                .collect();
-            let outcome = if !status.usable {
-                let reason = status
-                    .last_error
-                    .unwrap_or_else(|| "no usable key".to_owned());
-                Err(format!("no keys from {}: {reason}", status.url))
-            } else if skipped.is_empty() {
-                Ok(format!("{} usable", status.keys.len()))
-            } else {
-                Err(format!("not usable: {}", skipped.join("; ")))
-            };
-            CheckResult::new(format!("keys of {}", status.issuer), outcome)
-        };
-        verifier.status().into_iter().map(check).collect()
-    }
-
-    async fn check_pools(&self, service: &AuthService, admin: &PoolAdmin) -> Vec<CheckResult> {
-        let mut results = Vec::new();
-        for (name, pool) in [
-            ("actor", &self.identity.actor),
-            ("service", &self.identity.service),
-        ] {
-            let issuer = format!("{name} issuer");
-            match admin.describe_pool(&pool.pool_id).await {
-                Ok(described) => {
-                    results.push(CheckResult::new(issuer, check_issuer(pool, &described)));
-                    if name == "actor" {
-                        results.extend(check_pool(service, &described));
-                    }
-                }
-                Err(error) => results.push(undescribed(issuer, &error)),
-            }
-            let client = format!("{name} client");
-            let described = admin.describe_app_client(&pool.pool_id, &pool.client_id);
-            match described.await {
-                Ok(settings) => {
-                    let checked = Self::check_app_client(name, &settings);
-                    results.push(CheckResult::new(client, checked));
-                    if name == "actor" {
-                        results.push(check_rotation(&settings));
-                    }
-                }
-                Err(error) => results.push(undescribed(client, &error)),
-            }
-        }
-        results
-    }
-
-    fn check_app_client(name: &str, settings: &AppClientSettings) -> Result<String, String> {
-        let mut errors = Vec::new();
-        let flow = "ALLOW_USER_PASSWORD_AUTH";
-        if !settings.auth_flows.iter().any(|enabled| enabled == flow) {
-            errors.push(format!("the flow {flow} is not enabled"));
-        }
-        if settings
-            .write_attributes
+/// Checks that every pool publishes usable keys: RSA with at least 2048 bits, or elliptic
+/// curves.
+async fn check_pool_keys(identity: &IdentityConfig, clock: &Clock) -> Vec<CheckResult> {
+    let options = VerifierOptions {
+        clock: clock.clone(),
+        cache_bytes: 0,
+        ..VerifierOptions::default()
+    };
+    let verifier: Arc<Verifier> = Verifier::new(identity.issuers(), options);
+    verifier.refresh_now().await;
+    let check = |status: postern_core::token::JwksStatus| {
+        let skipped: Vec<String> = status
+            .skipped
             .iter()
-            .any(|attribute| attribute == SERVICE_ID_ATTRIBUTE)
-        {
-            errors.push(format!(
-                "it can write {SERVICE_ID_ATTRIBUTE}: its holder could impersonate any service"
-            ));
-        }
-        if settings.has_hosted_sign_in {
-            let pages = "the pool's own sign-in pages (AllowedOAuthFlowsUserPoolClient)";
-            errors.push(format!(
-                "{pages} are enabled: the attempt limits do not hold there"
-            ));
-        }
-        if name == "service"
-            && !settings
-                .read_attributes
-                .iter()
-                .any(|attribute| attribute == SERVICE_ID_ATTRIBUTE)
-        {
-            errors.push(format!(
-                "{SERVICE_ID_ATTRIBUTE} is not among its ReadAttributes, so that tokens lack it"
-            ));
-        }
-        if errors.is_empty() {
-            Ok("flows and attributes are correct".to_owned())
+            .map(|key| {
+                format!(
+                    "{} {}",
+                    key.key_id.as_deref().unwrap_or("without kid"),
+                    key.reason
+                )
+            })
+            .collect();
+        let outcome = if !status.usable {
+            let reason = status
+                .last_error
+                .unwrap_or_else(|| "no usable key".to_owned());
+            Err(format!("no keys from {}: {reason}", status.url))
+        } else if skipped.is_empty() {
+            Ok(format!("{} usable", status.keys.len()))
         } else {
-            Err(errors.join("; "))
+            Err(format!("not usable: {}", skipped.join("; ")))
+        };
+        CheckResult::new(format!("keys of {}", status.issuer), outcome)
+    };
+    verifier.status().into_iter().map(check).collect()
+}
+
+async fn check_pools(
+    identity: &IdentityConfig,
+    service: &AuthService,
+    admin: &PoolAdmin,
+) -> Vec<CheckResult> {
+    let mut results = Vec::new();
+    for (name, pool) in [("actor", &identity.actor), ("service", &identity.service)] {
+        let issuer = format!("{name} issuer");
+        match admin.describe_pool(&pool.pool_id).await {
+            Ok(described) => {
+                results.push(CheckResult::new(issuer, check_issuer(pool, &described)));
+                if name == "actor" {
+                    results.extend(check_pool(service, &described));
+                }
+            }
+            Err(error) => results.push(undescribed(issuer, &error)),
         }
+        let client = format!("{name} client");
+        let described = admin.describe_app_client(&pool.pool_id, &pool.client_id);
+        match described.await {
+            Ok(settings) => {
+                let checked = check_app_client(name, &settings);
+                results.push(CheckResult::new(client, checked));
+                if name == "actor" {
+                    results.push(check_rotation(&settings));
+                }
+            }
+            Err(error) => results.push(undescribed(client, &error)),
+        }
+    }
+    results
+}
+
+fn check_app_client(name: &str, settings: &UserPoolClientType) -> Result<String, String> {
+    let mut errors = Vec::new();
+    let flow = ExplicitAuthFlowsType::AllowUserPasswordAuth;
+    if !settings.explicit_auth_flows().contains(&flow) {
+        errors.push(format!("the flow {} is not enabled", flow.as_str()));
+    }
+    let has_service_id = |names: &[String]| names.iter().any(|it| it == SERVICE_ID_ATTRIBUTE);
+    if has_service_id(settings.write_attributes()) {
+        errors.push(format!(
+            "it can write {SERVICE_ID_ATTRIBUTE}: its holder could impersonate any service"
+        ));
+    }
+    if settings.allowed_o_auth_flows_user_pool_client() == Some(true) {
+        let pages = "the pool's own sign-in pages (AllowedOAuthFlowsUserPoolClient)";
+        errors.push(format!(
+            "{pages} are enabled: the attempt limits do not hold there"
+        ));
+    }
+    if name == "service" && !has_service_id(settings.read_attributes()) {
+        errors.push(format!(
+            "{SERVICE_ID_ATTRIBUTE} is not among its ReadAttributes, so that tokens lack it"
+        ));
+    }
+    if errors.is_empty() {
+        Ok("flows and attributes are correct".to_owned())
+    } else {
+        Err(errors.join("; "))
     }
 }
 
@@ -204,11 +171,13 @@ pub async fn check_without_database(
     exit: &Exit,
 ) -> Result<Vec<CheckResult>, Exit> {
     require_ca_certificates()?;
-    let clock = Clock::system();
-    let cache = Cache::open(&config.cache).await?;
-    let diagnostics = Diagnostics::new(config.identity.clone(), clock);
+    let (identity, clock) = (&config.identity, Clock::system());
+    let cache = Cache::open(&config.cache, &clock)?;
     let mut results = vec![CheckResult::fault("database", exit.message())];
-    results.extend(diagnostics.run_without_database(&cache).await);
+    results.extend(check_regions(identity));
+    results.push(cache.check().await);
+    results.extend(check_pool_keys(identity, &clock).await);
+    results.push(ServiceTokens::new(identity, clock).check().await);
     Ok(results)
 }
 
@@ -277,11 +246,11 @@ async fn check_social_sign_in(service: &AuthService) -> CheckResult {
     CheckResult::new(SOCIAL_TOKENS, outcome)
 }
 
-fn undescribed(subject: impl Into<String>, error: &PoolError) -> CheckResult {
-    if *error == PoolError::Unsupported {
+fn undescribed(subject: impl Into<String>, fault: &PoolFault) -> CheckResult {
+    if fault.error == PoolError::Unsupported {
         return CheckResult::unknown(subject, "the pool does not describe it");
     }
-    CheckResult::fault(subject, format!("cannot be described: {error}"))
+    CheckResult::fault(subject, format!("cannot be described: {fault}"))
 }
 
 async fn check_stores(service: &AuthService) -> Vec<CheckResult> {
@@ -293,19 +262,25 @@ async fn check_stores(service: &AuthService) -> Vec<CheckResult> {
         CheckResult::new("database", database),
         service.cache.check().await,
     ];
-    let (database, cache) = (service.store.label(), service.cache.label());
+    let (database, cache) = (service.store.database().label(), service.cache.label());
     results.extend(CheckResult::of_unshared_cache(&database, cache));
-    results.extend(service.store.transport_warning().map(|text| CheckResult {
-        subject: "database".to_owned(),
-        status: CheckStatus::Warning(text.to_owned()),
-    }));
+    results.extend(
+        service
+            .store
+            .database()
+            .transport_warning()
+            .map(|text| CheckResult {
+                subject: "database".to_owned(),
+                status: CheckStatus::Warning(text.to_owned()),
+            }),
+    );
     results
 }
 
 /// Checks that the notification service accepts the service token. It may be started later.
 async fn check_notifications(service: &AuthService) -> CheckResult {
     const SUBJECT: &str = "notification service";
-    match service.guard.messages().probe().await {
+    match service.messages.probe().await {
         Ok(status) if status.is_success() => {
             CheckResult::passed(SUBJECT, "accepts the service token")
         }
@@ -318,26 +293,29 @@ async fn check_notifications(service: &AuthService) -> CheckResult {
 /// configured for sign-in and hides which users exist.
 async fn check_sign_in(service: &AuthService) -> CheckResult {
     let unknown_user = format!("{}@doctor.invalid", random::token());
-    let outcome = match service.pool.sign_in(&unknown_user, &Secret::from(random::password())).await {
-        Err(PoolError::NotAuthorized) => Ok("the app client can sign users in".to_owned()),
-        Err(PoolError::UserNotFound) => {
-            Err("the pool reveals which users exist: set PreventUserExistenceErrors of the app client to ENABLED"
-                .to_owned())
+    let password = random::password().into();
+    let fault = service.pool.sign_in(&unknown_user, &password).await.err();
+    let outcome = match fault.as_ref().map(|fault| &fault.error) {
+        Some(PoolError::NotAuthorized) => Ok("the app client can sign users in"),
+        Some(PoolError::UserNotFound) => {
+            Err("the pool reveals which users exist: set PreventUserExistenceErrors of the app client to ENABLED".to_owned())
         }
-        Err(error) => Err(error.to_string()),
-        Ok(_) => Err("the pool accepts any password".to_owned()),
+        Some(error) => Err(error.to_string()),
+        None => Err("the pool accepts any password".to_owned()),
     };
-    CheckResult::new("sign-in", outcome)
+    CheckResult::new("sign-in", outcome.map(str::to_owned))
 }
 
 /// Reports whether the pool rotates refresh tokens, on which the protection of stolen ones depends.
-fn check_rotation(settings: &AppClientSettings) -> CheckResult {
+fn check_rotation(settings: &UserPoolClientType) -> CheckResult {
     const SUBJECT: &str = "refresh tokens";
-    if !settings.allows_revocation {
+    if settings.enable_token_revocation() == Some(false) {
         let detail = "a logout cannot revoke them: set EnableTokenRevocation of the app client";
         return CheckResult::fault(SUBJECT, detail);
     }
-    match settings.rotation_grace_s {
+    let rotation = settings.refresh_token_rotation();
+    let rotation = rotation.filter(|it| *it.feature() == FeatureType::Enabled);
+    match rotation.map(|it| it.retry_grace_period_seconds().unwrap_or(0)) {
         None => CheckResult::warning(
             SUBJECT,
             "not rotated, so that a stolen one works until it expires: enable RefreshTokenRotation of the app \
@@ -361,11 +339,11 @@ async fn check_refresh(service: &AuthService) -> CheckResult {
     const SUBJECT: &str = "refresh tokens";
     let unknown = random::token();
     match service.pool.refresh(&unknown, &unknown).await {
-        Err(PoolError::NotAuthorized) => CheckResult::passed(
+        Err(fault) if fault.error == PoolError::NotAuthorized => CheckResult::passed(
             SUBJECT,
             "accepted; whether they are rotated can be read with AWS credentials only",
         ),
-        Err(error) => CheckResult::fault(SUBJECT, error.to_string()),
+        Err(fault) => CheckResult::fault(SUBJECT, fault.to_string()),
         Ok(_) => CheckResult::fault(SUBJECT, "the pool accepts any refresh token"),
     }
 }

@@ -1,25 +1,25 @@
-//! The authentication flows: one struct for each operation, with the dependencies that it uses.
+//! The authentication flows: methods of [`Flows`], which has what they depend on.
 //!
 //! Enters: parsed requests and the [`ClientContext`](crate::client::ClientContext). Leaves: audited
 //! results, which the HTTP layer turns into responses. Depends on `protection`, `pool`,
 //! `account_messages`, `actor_service`, `store`, `crypto`, `telemetry` and the settings of `config`; never on `http` or
 //! `assembly`.
 //!
-//! | endpoint | flow |
+//! | endpoint | method |
 //! |---|---|
-//! | `POST /auth/login` | [`LoginFlow`] |
-//! | `POST /auth/challenge` | [`ChallengeFlow`] |
-//! | `POST /auth/register`, `/auth/register/confirm` | [`RegistrationFlow`] |
-//! | `POST /auth/tokens/refresh` | [`RefreshFlow`] |
-//! | `POST /auth/tokens/exchange` | [`ExchangeFlow`] |
-//! | `POST /auth/password/forgot`, `/auth/password/reset` | [`PasswordFlow`] |
-//! | `POST /auth/logout` | [`LogoutFlow`] |
-//! | `GET /auth/social/login` and its callback | [`SocialFlow`] |
-//! | `GET /auth/me` | [`CurrentUserFlow`] |
-//! | `GET /admin/users`, `POST /admin/users/…` | [`AccountsFlow`] |
-//! | `POST /api/session` | [`LoginFlow`] or [`RefreshFlow`] |
+//! | `POST /auth/login` | `sign_in` |
+//! | `POST /auth/challenge` | `answer_challenge` |
+//! | `POST /auth/register`, `/auth/register/confirm` | `register`, `confirm_registration` |
+//! | `POST /auth/tokens/refresh` | `refresh` |
+//! | `POST /auth/tokens/exchange` | `exchange` |
+//! | `POST /auth/password/forgot`, `/auth/password/reset` | `request_code`, `reset_password` |
+//! | `POST /auth/logout` | `logout` |
+//! | `GET /auth/social/login` and its callback | `start_social_sign_in`, `finish_callback` |
+//! | `GET /auth/me` | `describe_caller` |
+//! | `GET /admin/users`, `POST /admin/users/…` | `list_accounts`, `describe_account`, `change_account` |
+//! | `POST /api/session` | `sign_in` or `refresh` |
 //!
-//! [`RegistrationCompensator`] completes or undoes interrupted registrations in the background.
+//! `run_compensation` completes or undoes interrupted registrations in the background.
 
 mod account_codes;
 mod accounts;
@@ -37,11 +37,9 @@ mod refresh;
 mod registration;
 mod security_stamps;
 mod social;
-mod token_issuer;
 mod token_set;
 mod user_locks;
 
-use std::ops::Deref;
 use std::sync::Arc;
 
 use postern_core::token::Verifier;
@@ -49,43 +47,38 @@ use postern_core::{Clock, Code, Problem, trace};
 use postern_store::cache::{Cache, CacheError};
 use tokio::sync::Semaphore;
 
-pub(crate) use self::account_codes::AccountCodes;
 #[cfg(test)]
 pub(crate) use self::account_codes::CodePurpose;
-pub(crate) use self::accounts::{AccountChange, AccountsFlow};
-pub(crate) use self::attempt_guard::AttemptGuard;
-pub(crate) use self::challenge::{ChallengeAnswer, ChallengeFlow};
-pub(crate) use self::compensation::RegistrationCompensator;
-pub(crate) use self::current_user::CurrentUserFlow;
-pub(crate) use self::exchange::{ExchangeFlow, TemporaryTokens, is_code_challenge};
+pub(crate) use self::accounts::AccountChange;
+pub(crate) use self::challenge::ChallengeAnswer;
+pub(crate) use self::exchange::is_code_challenge;
 #[cfg(test)]
-pub(crate) use self::exchange::{ExchangedIdentity, TEMPORARY_TOKEN_TTL};
+pub(crate) use self::exchange::{ExchangedIdentity, temporary_token_key};
 #[cfg(test)]
 pub(crate) use self::grant::RefreshGrant;
-pub(crate) use self::login::{LoginFlow, LoginRequest};
-pub(crate) use self::logout::LogoutFlow;
-pub(crate) use self::password::{MAX_CODE_REQUESTS, PasswordFlow, ResetRequest};
-pub(crate) use self::refresh::RefreshFlow;
-pub(crate) use self::registration::{ConfirmationRequest, RegistrationFlow, RegistrationRequest};
+pub(crate) use self::login::LoginRequest;
+pub(crate) use self::password::{MAX_CODE_REQUESTS, ResetRequest};
+pub(crate) use self::registration::{ConfirmationRequest, RegistrationRequest};
 #[cfg(test)]
 pub(crate) use self::security_stamps::StampSnapshot;
-pub(crate) use self::social::{AccountResolver, SocialCallback, SocialFlow, SocialLanding};
-pub(crate) use self::token_issuer::TokenIssuer;
+pub(crate) use self::social::{Social, SocialCallback, SocialLanding};
 #[cfg(test)]
 pub(crate) use self::token_set::TokenSet;
-pub(crate) use self::user_locks::UserLocks;
+use crate::account_messages::AccountMessages;
 use crate::actor_service::ActorService;
-use crate::config::{ConfirmationMode, SocialConfig};
+use crate::config::ConfirmationMode;
 use crate::crypto::KeyRing;
 use crate::pool::UserPool;
+use crate::protection::{AttemptLimiter, ResponseTimePadding};
 use crate::store::AuthStore;
 use crate::telemetry::{AuditLog, Metrics};
 
-/// The parts that the flows share, and each of them reaches by [`Deref`].
+/// The flows of the service: what they depend on.
 #[derive(Debug)]
-pub(crate) struct FlowParts {
-    pub(crate) pool: Arc<UserPool>,
+pub(crate) struct Flows {
+    pub(crate) pool: UserPool,
     pub(crate) actor_service: Arc<ActorService>,
+    pub(crate) messages: Arc<AccountMessages>,
     pub(crate) store: AuthStore,
     pub(crate) cache: Cache,
     /// Seals refresh tokens, challenge sessions and the profiles of registrations.
@@ -93,89 +86,18 @@ pub(crate) struct FlowParts {
     pub(crate) verifier: Arc<Verifier>,
     /// The issuer whose users are actors.
     pub(crate) actor_issuer: Arc<str>,
-    pub(crate) guard: AttemptGuard,
-    pub(crate) issuer: TokenIssuer,
-    pub(crate) locks: UserLocks,
-    pub(crate) codes: AccountCodes,
+    pub(crate) limiter: AttemptLimiter,
+    pub(crate) padding: ResponseTimePadding,
+    /// The password resets whose codes are being requested.
+    pub(crate) code_requests: Arc<Semaphore>,
     /// Whether the codes for confirmation and reset are ours. Those for social links always are.
     pub(crate) makes_codes: bool,
     pub(crate) confirmation: ConfirmationMode,
+    /// `None` if social sign-in is not configured.
+    pub(crate) social: Option<Social>,
     pub(crate) audit: AuditLog,
     pub(crate) metrics: Metrics,
     pub(crate) clock: Clock,
-}
-
-/// All flows of the service.
-#[derive(Debug)]
-pub(crate) struct Flows {
-    pub(crate) login: LoginFlow,
-    pub(crate) challenge: ChallengeFlow,
-    pub(crate) registration: RegistrationFlow,
-    pub(crate) refresh: RefreshFlow,
-    pub(crate) exchange: ExchangeFlow,
-    pub(crate) password: PasswordFlow,
-    pub(crate) logout: LogoutFlow,
-    /// `None` if social sign-in is not configured.
-    pub(crate) social: Option<SocialFlow>,
-    pub(crate) current_user: CurrentUserFlow,
-    /// For the admin listener.
-    pub(crate) accounts: AccountsFlow,
-    pub(crate) compensator: RegistrationCompensator,
-}
-
-macro_rules! share_parts {
-    ($($flow:ident),+) => {
-        $(impl Deref for $flow {
-            type Target = FlowParts;
-
-            fn deref(&self) -> &FlowParts {
-                &self.parts
-            }
-        })+
-    };
-}
-
-share_parts! {
-    LoginFlow, ChallengeFlow, RegistrationFlow, RefreshFlow, ExchangeFlow, PasswordFlow, LogoutFlow,
-    SocialFlow, CurrentUserFlow, AccountsFlow, AccountResolver, RegistrationCompensator
-}
-
-// === impl Flows ===
-
-impl Flows {
-    pub(crate) fn new(parts: &Arc<FlowParts>, social: Option<SocialConfig>) -> Self {
-        let parts = || Arc::clone(parts);
-        let temporary_tokens = TemporaryTokens::new(parts().cache.clone());
-        let accounts = social.map(|config| Arc::new(AccountResolver::new(parts(), config)));
-        let social = accounts.clone();
-        let social = social.map(|it| SocialFlow::new(it, temporary_tokens.clone()));
-        let password = PasswordFlow {
-            parts: parts(),
-            code_requests: Arc::new(Semaphore::new(MAX_CODE_REQUESTS)),
-        };
-        Self {
-            accounts: AccountsFlow {
-                parts: parts(),
-                password: password.clone(),
-            },
-            login: LoginFlow { parts: parts() },
-            challenge: ChallengeFlow {
-                parts: parts(),
-                accounts,
-            },
-            registration: RegistrationFlow { parts: parts() },
-            refresh: RefreshFlow { parts: parts() },
-            exchange: ExchangeFlow {
-                parts: parts(),
-                temporary_tokens,
-            },
-            password,
-            logout: LogoutFlow { parts: parts() },
-            social,
-            current_user: CurrentUserFlow { parts: parts() },
-            compensator: RegistrationCompensator { parts: parts() },
-        }
-    }
 }
 
 /// Returns the problem for a failed cache operation.

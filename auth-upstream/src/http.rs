@@ -76,13 +76,13 @@ pub(crate) fn router(flows: Arc<Flows>, trusted_proxies: TrustedProxies) -> Rout
 
 async fn login(State(state): SharedState, client: ClientContext, body: Json) -> HandlerResult {
     let request = body.read(request::login)?;
-    let tokens = state.flows.login.sign_in(&client, &request).await?;
+    let tokens = state.flows.sign_in(&client, &request).await?;
     Ok(json_response(StatusCode::OK, &tokens))
 }
 
 async fn register(State(state): SharedState, client: ClientContext, body: Json) -> HandlerResult {
     let request = body.read(request::registration)?;
-    let tokens = Box::pin(state.flows.registration.register(&client, &request)).await?;
+    let tokens = Box::pin(state.flows.register(&client, &request)).await?;
     Ok(json_response(StatusCode::CREATED, &tokens))
 }
 
@@ -92,7 +92,7 @@ async fn confirm_registration(
     body: Json,
 ) -> HandlerResult {
     let request = body.read(request::confirmation)?;
-    let tokens = Box::pin(state.flows.registration.confirm(&client, &request)).await?;
+    let tokens = Box::pin(state.flows.confirm_registration(&client, &request)).await?;
     Ok(json_response(StatusCode::CREATED, &tokens))
 }
 
@@ -102,30 +102,27 @@ async fn answer_challenge(
     body: Json,
 ) -> HandlerResult {
     let answer = body.read(request::challenge)?;
-    let tokens = Box::pin(state.flows.challenge.answer(&client, answer)).await?;
+    let tokens = Box::pin(state.flows.answer_challenge(&client, answer)).await?;
     Ok(json_response(StatusCode::OK, &tokens))
 }
 
 async fn exchange(State(state): SharedState, client: ClientContext, body: Json) -> HandlerResult {
-    let request = body.read(request::exchange)?;
-    let exchanged = state
-        .flows
-        .exchange
-        .exchange(&client, &request.token, request.verifier.as_deref())
-        .await?;
+    let (token, verifier) = body.read(request::exchange)?;
+    let exchanged = state.flows.exchange(&client, &token, verifier.as_deref());
+    let exchanged = exchanged.await?;
     Ok(json_response(StatusCode::OK, &exchanged))
 }
 
 async fn refresh(State(state): SharedState, client: ClientContext, body: Json) -> HandlerResult {
     let token = body.read(request::refresh_token)?;
-    let tokens = state.flows.refresh.refresh(&client, &token).await?;
+    let tokens = state.flows.refresh(&client, &token).await?;
     Ok(json_response(StatusCode::OK, &tokens))
 }
 
 async fn logout(State(state): SharedState, client: ClientContext, body: Json) -> HandlerResult {
     let token = body.read(request::refresh_token)?;
-    let done = state.flows.logout.logout(&client, &token).await?;
-    Ok(no_content(&done))
+    let _audited = state.flows.logout(&client, &token).await?;
+    Ok(StatusCode::NO_CONTENT.into_response())
 }
 
 async fn forgot_password(
@@ -136,7 +133,7 @@ async fn forgot_password(
     let email = body.read(request::email)?;
     // The response depends neither on the address nor on the outcome; the task in the background
     // writes the audit event.
-    state.flows.password.request_code(client, email);
+    state.flows.request_code(client, email);
     Ok(StatusCode::NO_CONTENT.into_response())
 }
 
@@ -146,8 +143,8 @@ async fn reset_password(
     body: Json,
 ) -> HandlerResult {
     let request = body.read(request::reset)?;
-    let done = state.flows.password.reset(&client, &request).await?;
-    Ok(no_content(&done))
+    let _audited = state.flows.reset_password(&client, &request).await?;
+    Ok(StatusCode::NO_CONTENT.into_response())
 }
 
 async fn legacy_session(
@@ -155,9 +152,15 @@ async fn legacy_session(
     client: ClientContext,
     body: Result<Json, Problem>,
 ) -> Response {
-    let response = Box::pin(legacy_session_tokens(&state.flows, &client, body))
-        .await
-        .into_response();
+    let flows = &state.flows;
+    let tokens = async {
+        let tokens = match body?.read(request::legacy_session)? {
+            LegacySession::Login(request) => flows.sign_in(&client, &request).await?,
+            LegacySession::Refresh(token) => flows.refresh(&client, &token).await?,
+        };
+        Ok::<_, Problem>(json_response(StatusCode::OK, &tokens))
+    };
+    let response = Box::pin(tokens).await.into_response();
     let deprecation = (HeaderName::from_static("deprecation"), DEPRECATED_SINCE);
     let successor = (
         LINK,
@@ -166,21 +169,9 @@ async fn legacy_session(
     ([deprecation, successor], response).into_response()
 }
 
-async fn legacy_session_tokens(
-    flows: &Flows,
-    client: &ClientContext,
-    body: Result<Json, Problem>,
-) -> HandlerResult {
-    let tokens = match body?.read(request::legacy_session)? {
-        LegacySession::Login(request) => flows.login.sign_in(client, &request).await?,
-        LegacySession::Refresh(token) => flows.refresh.refresh(client, &token).await?,
-    };
-    Ok(json_response(StatusCode::OK, &tokens))
-}
-
 async fn current_user(State(state): SharedState, headers: HeaderMap) -> HandlerResult {
     // A verification of a token changes nothing and is not audited.
-    let user = state.flows.current_user.describe(&headers).await?;
+    let user = state.flows.describe_caller(&headers).await?;
     Ok(no_store(json(StatusCode::OK, &user)))
 }
 
@@ -191,11 +182,14 @@ async fn start_social_sign_in(
 ) -> HandlerResult {
     let social = state.flows.social.as_ref().ok_or(Code::NotFound)?;
     let query = query.as_deref().unwrap_or_default();
-    let config = social.config();
+    let config = &social.config;
     let names: Vec<&str> = config.providers.iter().map(|it| &*it.name).collect();
     let (provider, code_challenge) =
         request::social_query(query, &names, config.require_code_challenge)?;
-    let url = social.start(&client, provider, code_challenge).await?;
+    let started = state
+        .flows
+        .start_social_sign_in(&client, provider, code_challenge);
+    let url = started.await?;
     let location = HeaderValue::from_str(url.as_str()).map_err(|_| Code::Internal)?;
     Ok(no_store(
         (StatusCode::FOUND, [(LOCATION, location)]).into_response(),
@@ -210,10 +204,9 @@ async fn social_callback(
     RawQuery(query): RawQuery,
     Raw(form, _permit): Raw,
 ) -> HandlerResult {
-    let social = state.flows.social.as_ref().ok_or(Code::NotFound)?;
     let query = query.unwrap_or_default();
     let callback = request::social_callback(&[query.as_bytes(), &form]);
-    let landing = Box::pin(social.handle_callback(&client, callback)).await;
+    let landing = Box::pin(state.flows.finish_callback(&client, callback)).await?;
     landing_response(&landing)
 }
 
@@ -238,8 +231,4 @@ impl FromRequestParts<Arc<HttpState>> for ClientContext {
 
 fn json_response<T: Serialize>(status: StatusCode, result: &Audited<T>) -> Response {
     no_store(json(status, &**result))
-}
-
-fn no_content(_result: &Audited<()>) -> Response {
-    StatusCode::NO_CONTENT.into_response()
 }

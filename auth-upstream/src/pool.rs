@@ -1,6 +1,6 @@
 //! The client of the actor pool: Amazon Cognito, or a server with the same API.
 //!
-//! Enters: credentials, codes and tokens of users. Leaves: tokens, challenges or a [`PoolError`].
+//! Enters: credentials, codes and tokens of users. Leaves: tokens, challenges or a [`PoolFault`].
 //! Every call passes a circuit breaker. Calls under the operator's AWS credentials are in
 //! [`admin`] and [`users`]; the mapping of errors to problem codes is in [`error`]. Depends on `email` and
 //! `telemetry`.
@@ -17,18 +17,20 @@ pub(crate) mod users;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 use aws_sdk_cognitoidentityprovider::Client;
 use aws_sdk_cognitoidentityprovider::types::{
-    AttributeType, AuthFlowType, AuthenticationResultType, ChallengeNameType,
+    AuthFlowType, AuthenticationResultType, ChallengeNameType,
 };
 use postern_core::email::EmailAddress;
-use postern_core::identity::{Pool, SOCIAL_PROOF, SocialProofKey};
+use postern_core::identity::{IdentityConfig, Pool, SOCIAL_PROOF, SocialProofKey};
 use postern_core::{Clock, Secret};
 
-use self::admin::PoolAdmin;
+use self::admin::{PoolAdmin, attribute};
 use self::circuit_breaker::PoolCircuitBreaker;
-use self::error::PoolError;
+use self::client::{AwsCredentials, pool_client};
+use self::error::{PoolFault, PoolResult};
 use self::sign_in_step::sign_in_step;
 pub(crate) use self::sign_in_step::{PoolChallenge, SignInStep};
 pub(crate) use self::social::SocialChallenge;
@@ -48,22 +50,6 @@ pub(crate) struct UserPool {
     /// Whether refreshes use REFRESH_TOKEN_AUTH, because the pool has refused
     /// GetTokensFromRefreshToken.
     uses_refresh_auth: AtomicBool,
-}
-
-/// The SDK clients of a pool.
-#[derive(Debug)]
-pub(crate) struct PoolClients {
-    /// Signs no requests.
-    pub(crate) anonymous: Client,
-    /// Signs requests with the operator's AWS credentials.
-    pub(crate) signed: Option<Client>,
-}
-
-/// The settings of a [`UserPool`].
-#[derive(Debug)]
-pub(crate) struct PoolSettings {
-    pub(crate) pool: Pool,
-    pub(crate) social_proof_key: Option<SocialProofKey>,
 }
 
 /// The result of SignUp.
@@ -91,30 +77,34 @@ macro_rules! user_call {
 }
 
 impl UserPool {
-    pub(crate) fn new(
-        clients: PoolClients,
-        settings: PoolSettings,
+    /// Creates a client whose calls take at most `deadline`.
+    pub(crate) async fn open(
+        identity: &IdentityConfig,
+        credentials: Option<AwsCredentials>,
+        social_proof_key: Option<SocialProofKey>,
+        deadline: Duration,
         clock: &Clock,
         metrics: &Metrics,
     ) -> Self {
-        let PoolSettings {
-            pool,
-            social_proof_key,
-        } = settings;
-        let breaker = Arc::new(PoolCircuitBreaker::new(
-            clock.clone(),
-            pool.jwks_url.clone(),
-            metrics.clone(),
-        ));
-        let new_admin = |client| PoolAdmin::new(client, Arc::clone(&breaker), pool.clone());
-        let admin = clients.signed.map(new_admin);
+        let pool = identity.actor.clone();
+        let (clock, jwks_url) = (clock.clone(), pool.jwks_url.clone());
+        let breaker = PoolCircuitBreaker::new(clock.clone(), jwks_url, metrics.clone());
+        let breaker = Arc::new(breaker);
+        let admin = match credentials {
+            Some(credentials) => Some(PoolAdmin {
+                client: pool_client(identity, Some(credentials), deadline).await,
+                breaker: Arc::clone(&breaker),
+                pool: pool.clone(),
+            }),
+            None => None,
+        };
         Self {
-            client: clients.anonymous,
+            client: pool_client(identity, None, deadline).await,
             breaker,
             admin,
             pool,
             social_proof_key,
-            clock: clock.clone(),
+            clock,
             uses_refresh_auth: AtomicBool::new(false),
         }
     }
@@ -126,11 +116,7 @@ impl UserPool {
 
     /// Signs in with a password. The secret hash is computed over `name`, which may be an e-mail
     /// address.
-    pub(crate) async fn sign_in(
-        &self,
-        name: &str,
-        password: &Secret,
-    ) -> Result<SignInStep, PoolError> {
+    pub(crate) async fn sign_in(&self, name: &str, password: &Secret) -> PoolResult<SignInStep> {
         let mut parameters = self.parameters(name);
         parameters.insert("PASSWORD".to_owned(), password.expose().to_owned());
         let call = self
@@ -140,7 +126,7 @@ impl UserPool {
             .client_id(&self.pool.client_id)
             .set_auth_parameters(Some(parameters));
         let response = self.breaker.call(Op::InitiateAuth, call.send()).await?;
-        sign_in_step!(name, response)
+        sign_in_step!(Op::InitiateAuth, name, response)
     }
 
     /// Responds to a challenge. `username` is the pool's user name.
@@ -150,7 +136,7 @@ impl UserPool {
         session: &str,
         username: &str,
         answers: HashMap<String, String>,
-    ) -> Result<SignInStep, PoolError> {
+    ) -> PoolResult<SignInStep> {
         let mut parameters = self.parameters(username);
         parameters.extend(answers);
         self.respond(challenge, session, username, parameters).await
@@ -162,7 +148,7 @@ impl UserPool {
         session: &str,
         username: &str,
         parameters: HashMap<String, String>,
-    ) -> Result<SignInStep, PoolError> {
+    ) -> PoolResult<SignInStep> {
         let call = self
             .client
             .respond_to_auth_challenge()
@@ -174,7 +160,7 @@ impl UserPool {
             .breaker
             .call(Op::RespondToAuthChallenge, call.send())
             .await?;
-        sign_in_step!(username, response)
+        sign_in_step!(Op::RespondToAuthChallenge, username, response)
     }
 
     /// Creates a user who signs in with an e-mail address.
@@ -182,7 +168,7 @@ impl UserPool {
         &self,
         email: &EmailAddress,
         password: &Secret,
-    ) -> Result<SignUpResult, PoolError> {
+    ) -> PoolResult<SignUpResult> {
         self.create_user(email, password, None).await
     }
 
@@ -192,16 +178,11 @@ impl UserPool {
         email: &EmailAddress,
         password: &Secret,
         proof: Option<String>,
-    ) -> Result<SignUpResult, PoolError> {
-        let attribute = AttributeType::builder()
-            .name("email")
-            .value(email.as_str())
-            .build();
-        let attribute = attribute.map_err(|_| PoolError::InvalidParameter(""))?;
+    ) -> PoolResult<SignUpResult> {
         let call = user_call!(self, sign_up, email)
             .password(password.expose())
             .set_client_metadata(proof.map(|proof| [(SOCIAL_PROOF.to_owned(), proof)].into()))
-            .user_attributes(attribute);
+            .user_attributes(attribute("email", email.as_str()));
         let response = self.breaker.call(Op::SignUp, call.send()).await?;
         Ok(SignUpResult {
             subject: response.user_sub,
@@ -211,17 +192,13 @@ impl UserPool {
     }
 
     /// Confirms an address with the code that was sent to it.
-    pub(crate) async fn confirm_sign_up(
-        &self,
-        email: &EmailAddress,
-        code: &str,
-    ) -> Result<(), PoolError> {
+    pub(crate) async fn confirm_sign_up(&self, email: &EmailAddress, code: &str) -> PoolResult {
         let call = user_call!(self, confirm_sign_up, email).confirmation_code(code);
         self.breaker.run(Op::ConfirmSignUp, call.send()).await
     }
 
     /// Requests another confirmation code.
-    pub(crate) async fn resend_code(&self, email: &EmailAddress) -> Result<(), PoolError> {
+    pub(crate) async fn resend_code(&self, email: &EmailAddress) -> PoolResult {
         let call = user_call!(self, resend_confirmation_code, email);
         self.breaker
             .run(Op::ResendConfirmationCode, call.send())
@@ -236,18 +213,14 @@ impl UserPool {
     /// See [`RefreshTokenRotationType`][rotation].
     ///
     /// [rotation]: https://docs.aws.amazon.com/cognito-user-identity-pools/latest/APIReference/API_RefreshTokenRotationType.html
-    pub(crate) async fn refresh(
-        &self,
-        username: &str,
-        token: &str,
-    ) -> Result<PoolTokens, PoolError> {
+    pub(crate) async fn refresh(&self, username: &str, token: &str) -> PoolResult<PoolTokens> {
         let uses_refresh_auth = self.uses_refresh_auth.load(Ordering::Relaxed);
         let first = self.refresh_by(uses_refresh_auth, username, token).await;
-        if !first.as_ref().is_err_and(PoolError::is_refused_call) {
+        if !first.as_ref().is_err_and(PoolFault::is_refused_call) {
             return first;
         }
         let second = self.refresh_by(!uses_refresh_auth, username, token).await;
-        if second.as_ref().is_err_and(PoolError::is_refused_call) {
+        if second.as_ref().is_err_and(PoolFault::is_refused_call) {
             return first;
         }
         self.uses_refresh_auth
@@ -260,20 +233,23 @@ impl UserPool {
         uses_refresh_auth: bool,
         username: &str,
         token: &str,
-    ) -> Result<PoolTokens, PoolError> {
+    ) -> PoolResult<PoolTokens> {
+        let operation = Op::GetTokensFromRefreshToken;
         let result = if uses_refresh_auth {
-            self.refresh_token_auth(username, token).await?
+            // What is refused is a refresh token, not a password.
+            let refreshed = self.refresh_token_auth(username, token).await;
+            refreshed.map_err(|fault| PoolFault { operation, ..fault })?
         } else {
             self.get_tokens_from_refresh_token(token).await?
         };
-        PoolTokens::read(result)
+        PoolTokens::read(operation, result)
     }
 
     async fn refresh_token_auth(
         &self,
         username: &str,
         token: &str,
-    ) -> Result<Option<AuthenticationResultType>, PoolError> {
+    ) -> PoolResult<Option<AuthenticationResultType>> {
         let mut parameters = self.parameters(username);
         parameters.remove("USERNAME");
         parameters.insert("REFRESH_TOKEN".to_owned(), token.to_owned());
@@ -290,7 +266,7 @@ impl UserPool {
     async fn get_tokens_from_refresh_token(
         &self,
         token: &str,
-    ) -> Result<Option<AuthenticationResultType>, PoolError> {
+    ) -> PoolResult<Option<AuthenticationResultType>> {
         let call = self
             .client
             .get_tokens_from_refresh_token()
@@ -305,7 +281,7 @@ impl UserPool {
     }
 
     /// Revokes a refresh token and all access tokens issued for it.
-    pub(crate) async fn revoke(&self, token: &str) -> Result<(), PoolError> {
+    pub(crate) async fn revoke(&self, token: &str) -> PoolResult {
         let call = self
             .client
             .revoke_token()
@@ -316,7 +292,7 @@ impl UserPool {
     }
 
     /// Requests a code for a password reset.
-    pub(crate) async fn forgot_password(&self, email: &EmailAddress) -> Result<(), PoolError> {
+    pub(crate) async fn forgot_password(&self, email: &EmailAddress) -> PoolResult {
         let call = user_call!(self, forgot_password, email);
         self.breaker.run(Op::ForgotPassword, call.send()).await
     }
@@ -327,7 +303,7 @@ impl UserPool {
         email: &EmailAddress,
         code: &str,
         password: &Secret,
-    ) -> Result<(), PoolError> {
+    ) -> PoolResult {
         let call = user_call!(self, confirm_forgot_password, email)
             .confirmation_code(code)
             .password(password.expose());
@@ -337,7 +313,7 @@ impl UserPool {
     }
 
     /// Deletes the user of an access token. Needs no AWS credentials.
-    pub(crate) async fn delete_own_user(&self, access_token: &str) -> Result<(), PoolError> {
+    pub(crate) async fn delete_own_user(&self, access_token: &str) -> PoolResult {
         let call = self.client.delete_user().access_token(access_token);
         self.breaker.run(Op::DeleteUser, call.send()).await
     }

@@ -22,7 +22,7 @@ use std::time::Duration;
 use postern_core::clock::Timestamp;
 use postern_core::exit::Exit;
 use postern_core::{Clock, Code, Problem};
-use postern_store::database::{Database, PoolUsage, is_unavailable};
+use postern_store::database::{Database, is_unavailable};
 use postern_store::{from_row, with_dialect};
 
 pub(crate) use self::audit::{AuditPosition, AuditQuery, AuditRow, AuditSelector};
@@ -103,9 +103,7 @@ const EMAIL_CONTEXT: &str = "postern pending registration";
 const STATEMENT_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Runs statements within [`STATEMENT_TIMEOUT`].
-async fn with_timeout<T>(
-    work: impl Future<Output = Result<T, sqlx::Error>>,
-) -> Result<T, StoreError> {
+async fn with_timeout<T>(work: impl Future<Output = Result<T, sqlx::Error>>) -> Stored<T> {
     let done = tokio::time::timeout(STATEMENT_TIMEOUT, work).await;
     done.unwrap_or(Err(sqlx::Error::PoolTimedOut))
         .map_err(StoreError)
@@ -199,46 +197,22 @@ impl AuthStore {
         &self.database
     }
 
-    /// Returns the use of the database connections.
-    pub(crate) fn pool_usage(&self) -> Option<PoolUsage> {
-        self.database.usage()
-    }
-
-    /// Returns the URL of the database without password.
-    pub(crate) fn label(&self) -> String {
-        self.database.label()
-    }
-
-    /// Returns a warning if the connection to the database is not encrypted.
-    pub(crate) fn transport_warning(&self) -> Option<&'static str> {
-        self.database.transport_warning()
-    }
-
     /// Corrects a clock to that of the database.
-    pub(crate) async fn synchronize(&self, clock: &Clock) -> Result<(), StoreError> {
+    pub(crate) async fn synchronize(&self, clock: &Clock) -> Stored {
         with_timeout(self.database.synchronize(clock)).await
     }
 
     /// Returns the time of the database, also after the machine has slept.
-    pub(crate) async fn now(&self, clock: &Clock) -> Result<Timestamp, StoreError> {
+    pub(crate) async fn now(&self, clock: &Clock) -> Stored<Timestamp> {
         if clock.is_uncertain() {
             self.synchronize(clock).await?;
         }
         Ok(clock.now())
     }
 
-    /// Closes idle connections.
-    pub(crate) async fn close(&self) {
-        self.database.close().await;
-    }
-
     /// Returns the key of this name, after storing `generated` if there is none. All replicas get
     /// the same key.
-    pub(crate) async fn key_or_insert(
-        &self,
-        name: &str,
-        generated: &str,
-    ) -> Result<String, StoreError> {
+    pub(crate) async fn key_or_insert(&self, name: &str, generated: &str) -> Stored<String> {
         let known: Option<(String,)> = fetch!(self.writer, fetch_optional, SELECT_KEY; name)?;
         if let Some((key,)) = known {
             return Ok(key);
@@ -323,7 +297,7 @@ impl AuthStore {
         &self,
         now: Timestamp,
         limit: i64,
-    ) -> Result<Vec<PendingRegistration>, StoreError> {
+    ) -> Stored<Vec<PendingRegistration>> {
         let due: Vec<PendingRegistration> =
             fetch!(self.readers, fetch_all, SELECT_DUE_REGISTRATIONS; now.0, limit)?;
         let open = |it: PendingRegistration| it.opened(&self.key_ring);
@@ -338,7 +312,7 @@ impl AuthStore {
     }
 
     /// Returns the number of pending registrations that do not await a confirmation.
-    pub(crate) async fn count_registrations(&self) -> Result<i64, StoreError> {
+    pub(crate) async fn count_registrations(&self) -> Stored<i64> {
         let (count,): (i64,) = fetch!(self.readers, fetch_one, COUNT_REGISTRATIONS;)?;
         Ok(count)
     }

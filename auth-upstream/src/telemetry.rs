@@ -8,7 +8,7 @@ mod audit_queue;
 mod metrics;
 mod pool_operation;
 
-pub(crate) use self::audit::{AuditLog, Audited, AuditedResult, Completed, Operation, OutcomeName};
+pub(crate) use self::audit::{AuditLog, Audited, AuditedResult, Completed, Operation};
 pub(crate) use self::audit_queue::{AuditDropReason, AuditEvent, AuditQueue};
 pub(crate) use self::metrics::{Metrics, PoolCallOutcome};
 pub(crate) use self::pool_operation::PoolOperation;

@@ -4,8 +4,10 @@
 pub(crate) mod browser;
 mod development;
 mod fault_proxy;
+mod requests;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
+use std::fmt::Debug;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,9 +15,8 @@ use base64::Engine;
 use base64::engine::general_purpose::STANDARD;
 use postern_core::clock::Timestamp;
 use postern_core::config::{Env, parse};
-use postern_core::email::EmailAddress;
 use postern_core::identity::{SOCIAL_PROOF_KEY, SocialProofKey};
-use postern_core::{Clock, Problem, Secret};
+use postern_core::{Clock, Code, Problem, Secret};
 use postern_service::http::{Limits, serve};
 use postern_store::cache::testing::TestCache;
 use postern_store::database::testing::{self, TestDatabase};
@@ -24,13 +25,15 @@ use tokio_util::sync::CancellationToken;
 
 use self::development::{Development, PoolOperator, listen};
 pub(crate) use self::fault_proxy::{Fault, FaultProxy, PausePoint, http};
+pub(crate) use self::requests::{email, login, registration, reset};
 use crate::app::App;
 use crate::assembly::AuthService;
 use crate::client::ClientContext;
 use crate::config::Config;
 use crate::crypto::random;
 use crate::flows::{
-    ExchangedIdentity, Flows, LoginRequest, RegistrationRequest, ResetRequest, SocialFlow, TokenSet,
+    ChallengeAnswer, ConfirmationRequest, ExchangedIdentity, Flows, SocialCallback, SocialLanding,
+    TokenSet,
 };
 use crate::http::router;
 use crate::telemetry::{Audited, AuditedResult};
@@ -98,6 +101,42 @@ impl Fixture {
     pub(crate) async fn without_credentials() -> Self {
         Self::with(FixtureOptions {
             no_credentials: true,
+            ..FixtureOptions::default()
+        })
+        .await
+    }
+
+    /// Creates a fixture without a key for social sign-in.
+    pub(crate) async fn without_proof_key() -> Self {
+        Self::with(FixtureOptions {
+            no_proof_key: true,
+            ..FixtureOptions::default()
+        })
+        .await
+    }
+
+    /// Creates a fixture with lines in `[social]`.
+    pub(crate) async fn with_social(social: &'static str) -> Self {
+        Self::with(FixtureOptions {
+            social,
+            ..FixtureOptions::default()
+        })
+        .await
+    }
+
+    /// Creates a fixture with a cache, or with one that nobody answers for.
+    pub(crate) async fn with_cache(url: impl Into<String>) -> Self {
+        Self::with(FixtureOptions {
+            cache_url: Some(url.into()),
+            ..FixtureOptions::default()
+        })
+        .await
+    }
+
+    /// Creates a fixture with a database.
+    pub(crate) async fn with_database(database: TestDatabase) -> Self {
+        Self::with(FixtureOptions {
+            database: Some(database),
             ..FixtureOptions::default()
         })
         .await
@@ -197,13 +236,8 @@ impl Fixture {
     }
 
     /// Returns the flows.
-    pub(crate) fn flows(&self) -> &Flows {
+    pub(crate) fn flows(&self) -> &Arc<Flows> {
         &self.service.flows
-    }
-
-    /// Returns the social flow.
-    pub(crate) fn social(&self) -> &SocialFlow {
-        social_of(&self.service)
     }
 
     /// Signs Ada in with a password, from a client without an address.
@@ -222,8 +256,9 @@ impl Fixture {
 
     /// Refreshes tokens.
     pub(crate) async fn refresh(&self, tokens: &TokenSet) -> Result<TokenSet, Problem> {
-        let flow = &self.flows().refresh;
-        plain(flow.refresh(&client(), &tokens.refresh_token).await)
+        let client = client();
+        let refreshed = self.flows().refresh(&client, &tokens.refresh_token);
+        plain(refreshed.await)
     }
 
     /// Registers Ada, from a client without an address.
@@ -235,16 +270,58 @@ impl Fixture {
     pub(crate) async fn reset(&self, address: &str, new_password: &str) {
         self.request_code(ADA).await;
         let code = self.code(ADA, "account-reset");
-        let flow = &self.flows().password;
-        let request = reset(ADA, &code, new_password);
-        flow.reset(&client_at(address), &request)
-            .await
-            .expect("reset");
+        let client = client_at(address);
+        let done = self.try_reset(&client, &code, new_password);
+        done.await.expect("reset");
+    }
+
+    /// Resets Ada's password.
+    pub(crate) async fn try_reset(
+        &self,
+        client: &ClientContext,
+        code: &str,
+        new_password: &str,
+    ) -> Result<(), Problem> {
+        let request = reset(ADA, code, new_password);
+        plain(self.flows().reset_password(client, &request).await)
+    }
+
+    /// Confirms the address of a registration.
+    pub(crate) async fn confirm(
+        &self,
+        client: &ClientContext,
+        session: &str,
+        code: &str,
+        password: &str,
+    ) -> Result<TokenSet, Problem> {
+        let confirmation = ConfirmationRequest {
+            session: session.to_owned(),
+            code: code.to_owned(),
+            password: Secret::from(password),
+        };
+        let confirmed = self.flows().confirm_registration(client, &confirmation);
+        plain(confirmed.await)
+    }
+
+    /// Answers a challenge with a code, or with a new password.
+    pub(crate) async fn answer(
+        &self,
+        client: &ClientContext,
+        session: String,
+        answer: Result<&str, &str>,
+    ) -> Result<TokenSet, Problem> {
+        let answer = ChallengeAnswer {
+            session,
+            code: answer.ok().map(str::to_owned),
+            new_password: answer.err().map(str::to_owned),
+            responses: HashMap::new(),
+        };
+        plain(self.flows().answer_challenge(client, answer).await)
     }
 
     /// Requests a reset code, from a client without an address.
     pub(crate) async fn request_code(&self, address: &str) {
-        let task = self.flows().password.request_code(client(), email(address));
+        let task = self.flows().request_code(client(), email(address));
         task.expect("a task").await.expect("no panic");
     }
 
@@ -259,8 +336,7 @@ impl Fixture {
         token: &str,
         verifier: Option<&str>,
     ) -> Result<ExchangedIdentity, Problem> {
-        let flow = &self.flows().exchange;
-        plain(flow.exchange(&client(), token, verifier).await)
+        plain(self.flows().exchange(&client(), token, verifier).await)
     }
 
     /// Signs a person in at the provider and exchanges the temporary token.
@@ -278,7 +354,7 @@ impl Fixture {
 
     /// Runs the compensation and returns the number of resolved registrations.
     pub(crate) async fn compensate(&self) -> usize {
-        let resolved = self.service.flows.compensator.run_once().await;
+        let resolved = self.service.flows.compensate().await;
         resolved.expect("the store answers")
     }
 
@@ -353,7 +429,7 @@ pub(crate) async fn sign_in(
     password: &str,
 ) -> Result<TokenSet, Problem> {
     let request = login(account, password);
-    plain(service.flows.login.sign_in(client, &request).await)
+    plain(service.flows.sign_in(client, &request).await)
 }
 
 /// Registers a user at a replica.
@@ -364,7 +440,15 @@ pub(crate) async fn register(
     password: &str,
 ) -> Result<TokenSet, Problem> {
     let request = registration(account, password);
-    plain(service.flows.registration.register(client, &request).await)
+    plain(service.flows.register(client, &request).await)
+}
+
+/// Asserts that an operation is refused with this problem code.
+#[track_caller]
+pub(crate) fn refused<T: Debug, E: Into<Problem>>(result: Result<T, E>, expected: Code) -> Problem {
+    let problem = result.map_err(Into::into).expect_err("refused");
+    assert_eq!(problem.code(), expected);
+    problem
 }
 
 /// Returns a result without the mark that it is audited.
@@ -372,9 +456,20 @@ pub(crate) fn plain<T>(result: AuditedResult<T>) -> Result<T, Problem> {
     result.map(Audited::into_inner).map_err(Problem::from)
 }
 
-/// Returns the social flow of a replica.
-pub(crate) fn social_of(service: &AuthService) -> &SocialFlow {
-    service.flows.social.as_ref().expect("social sign-in is on")
+/// Follows the redirect of the provider back to a replica.
+pub(crate) async fn land(
+    service: &AuthService,
+    client: &ClientContext,
+    callback: SocialCallback,
+) -> SocialLanding {
+    let landing = service.flows.finish_callback(client, callback).await;
+    landing.expect("social sign-in is on").into_inner()
+}
+
+/// Returns the session of a challenge.
+pub(crate) fn session_of(problem: &Problem) -> String {
+    let session = &problem.to_json("id")["challenge"]["session"];
+    session.as_str().expect("a session").to_owned()
 }
 
 /// Returns a client without an address.
@@ -385,36 +480,6 @@ pub(crate) fn client() -> ClientContext {
 /// Returns a client with an address.
 pub(crate) fn client_at(address: &str) -> ClientContext {
     ClientContext::new("test".into(), Some(address.parse().expect("an address")))
-}
-
-pub(crate) fn email(text: &str) -> EmailAddress {
-    EmailAddress::parse(text).expect("an address")
-}
-
-pub(crate) fn login(address: &str, password: &str) -> LoginRequest {
-    LoginRequest {
-        email: email(address),
-        password: Secret::from(password),
-    }
-}
-
-pub(crate) fn registration(address: &str, password: &str) -> RegistrationRequest {
-    let profile = [("firstName".to_owned(), "Ada".into())]
-        .into_iter()
-        .collect();
-    RegistrationRequest {
-        email: email(address),
-        password: Secret::from(password),
-        profile,
-    }
-}
-
-pub(crate) fn reset(address: &str, code: &str, new_password: &str) -> ResetRequest {
-    ResetRequest {
-        email: email(address),
-        code: code.to_owned(),
-        new_password: Secret::from(new_password),
-    }
 }
 
 /// A time after which interrupted registrations are due: a little more than a minute.

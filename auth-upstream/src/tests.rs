@@ -4,7 +4,6 @@ mod account_codes;
 mod accounts;
 mod admin;
 mod attempt_limits;
-mod audit;
 mod audit_trail;
 mod authorization_state;
 mod concurrent_attempts;

@@ -3,8 +3,6 @@
 //! It verifies the token of every request itself, as services behind the gateway should, and trusts
 //! neither the network nor `X-Postern-…` headers.
 
-mod store;
-
 use std::sync::Arc;
 
 use axum::Router;
@@ -12,19 +10,22 @@ use axum::extract::{Path, RawQuery, State};
 use axum::response::Response;
 use axum::routing::{MethodFilter, get, post, put};
 use http::StatusCode;
-use postern_core::Clock;
 use postern_core::clock::Timestamp;
 use postern_core::decode::{Field, Object, Value as Node};
 use postern_core::email::EmailAddress;
 use postern_core::problem::{Code, Problem};
-use postern_core::token::Verifier;
 use postern_service::http::{Json, Query, json};
-use postern_store::database::Sqlite;
 use serde_json::{Map, Value, json};
 use uuid::Uuid;
 
-use self::store::{ActorStore, RegisteredActor};
-use crate::caller::{ProvidesVerifier, VerifiedCaller, created};
+use crate::caller::{VerifiedCaller, created};
+use crate::samples::{Sample, Samples};
+
+const ACTOR: &str = "actor";
+const FEATURE: &str = "feature";
+
+/// Maximum number of actors in a listing.
+const MAX_LISTED: usize = 200;
 
 /// Maximum size of a profile or of a feature's settings, in bytes of JSON.
 const MAX_OBJECT_BYTES: usize = 64 << 10;
@@ -32,32 +33,8 @@ const MAX_OBJECT_BYTES: usize = 64 << 10;
 /// Group whose members may change features.
 const ADMIN_GROUP: &str = "admin";
 
-/// The dependencies of the service.
-#[derive(Debug)]
-pub(crate) struct ActorService {
-    verifier: Arc<Verifier>,
-    store: ActorStore,
-    clock: Clock,
-}
-
-impl ActorService {
-    pub(crate) fn new(verifier: Arc<Verifier>, sqlite: Sqlite, clock: Clock) -> Arc<Self> {
-        Arc::new(Self {
-            verifier,
-            store: ActorStore::new(sqlite),
-            clock,
-        })
-    }
-}
-
-impl ProvidesVerifier for ActorService {
-    fn verifier(&self) -> &Verifier {
-        &self.verifier
-    }
-}
-
 /// Builds the router of the service.
-pub(crate) fn router(service: Arc<ActorService>) -> Router {
+pub(crate) fn router(samples: Arc<Samples>) -> Router {
     Router::new()
         .route(
             "/actors/register",
@@ -68,7 +45,7 @@ pub(crate) fn router(service: Arc<ActorService>) -> Router {
         .route("/candidates", get(candidates).post(add_candidate))
         .route("/candidates/{id}", get(candidate))
         .route("/admin/features/{name}", put(feature))
-        .with_state(service)
+        .with_state(samples)
 }
 
 /// Answers `GET /actors/register`, which the route `/actors/{id}` would otherwise take for an actor
@@ -79,41 +56,34 @@ async fn register_not_found() -> Problem {
 
 /// `POST /actors/register`, permitted to the authentication upstream only. Idempotent.
 async fn register(
-    State(service): State<Arc<ActorService>>,
+    State(samples): State<Arc<Samples>>,
     caller: VerifiedCaller,
     body: Json,
 ) -> Result<Response, Problem> {
     caller.service(&["auth"])?;
-    let now = service.clock.now();
+    let now = samples.clock.now();
     let actor = body.read(|object| {
         let actor_id = object.required("actorId", |field| field.text(1..=128));
         read_actor(object, actor_id, now)
     })?;
-    let (status, actor) = match service.store.register(&actor).await? {
-        None => (StatusCode::CREATED, actor),
-        Some(known) if known.email == actor.email && own_fields(&known) == own_fields(&actor) => {
-            (StatusCode::OK, known)
-        }
-        Some(_) => {
-            let detail = "is registered with another e-mail address or profile";
-            return Err(Problem::new(Code::ValidationFailed).error(
-                "/actorId",
-                "already_registered",
-                detail,
-            ));
-        }
-    };
-    let body = json!({
-        "actorId": actor.actor_id, "email": actor.email, "profile": actor.profile, "createdAt": actor.created_at,
-    });
-    Ok(json(status, &body))
+    let id = actor["actorId"].as_str().unwrap_or_default();
+    if samples.insert(ACTOR, id, id, &actor).await? {
+        return Ok(json(StatusCode::CREATED, &actor));
+    }
+    let known = samples.get(ACTOR, id).await?.ok_or(Code::Internal)?.content;
+    if own_fields(&known) == own_fields(&actor) {
+        return Ok(json(StatusCode::OK, &known));
+    }
+    let detail = "is registered with another e-mail address or profile";
+    let problem = Problem::new(Code::ValidationFailed);
+    Err(problem.error("/actorId", "already_registered", detail))
 }
 
 /// Returns what the person has entered: the address may have been verified meanwhile.
-fn own_fields(actor: &RegisteredActor) -> Map<String, Value> {
-    let mut profile = actor.profile.clone();
-    profile.remove("emailVerified");
-    profile
+fn own_fields(actor: &Value) -> (Value, Value) {
+    let mut profile = actor["profile"].clone();
+    profile["emailVerified"].take();
+    (actor["email"].clone(), profile)
 }
 
 /// Reads the fields that actors and candidates have.
@@ -121,17 +91,14 @@ fn read_actor(
     object: &Object<'_>,
     actor_id: Option<String>,
     created_at: Timestamp,
-) -> Option<RegisteredActor> {
+) -> Option<Value> {
     let email = object.required("email", EmailAddress::read);
     let profile = object.or("profile", Some(Map::new()), |field| {
         Some(read_profile(field))
     });
-    Some(RegisteredActor {
-        actor_id: actor_id?,
-        email: email?.as_str().to_owned(),
-        profile: profile?,
-        created_at,
-    })
+    Some(json!({
+        "actorId": actor_id?, "email": email?.as_str(), "profile": profile?, "createdAt": created_at,
+    }))
 }
 
 /// Parses a profile: well-known fields must have the expected types; other fields are stored
@@ -167,20 +134,20 @@ fn read_object(field: Field<'_>) -> Option<Map<String, Value>> {
 
 /// `GET /actors/{id}`, for the actor itself and for services. Other callers get 404.
 async fn actor(
-    State(service): State<Arc<ActorService>>,
+    State(samples): State<Arc<Samples>>,
     caller: VerifiedCaller,
     Path(id): Path<String>,
 ) -> Result<Response, Problem> {
     if !caller.may_see(&id) {
         return Err(Code::NotFound.into());
     }
-    let actor = service.store.get(&id).await?.ok_or(Code::NotFound)?;
+    let actor = samples.get(ACTOR, &id).await?.ok_or(Code::NotFound)?;
     Ok(json(StatusCode::OK, &merge_profile(actor)))
 }
 
 /// `GET /actor?actorId=…`: lists the actors that the caller may see.
 async fn actors(
-    State(service): State<Arc<ActorService>>,
+    State(samples): State<Arc<Samples>>,
     caller: VerifiedCaller,
     RawQuery(text): RawQuery,
 ) -> Result<Response, Problem> {
@@ -191,7 +158,7 @@ async fn actors(
     }
     query.finish()?;
     let actor = match caller.may_see(&id) {
-        true => service.store.get(&id).await?,
+        true => samples.get(ACTOR, &id).await?,
         false => None,
     };
     let found: Vec<_> = actor.map(merge_profile).into_iter().collect();
@@ -200,57 +167,54 @@ async fn actors(
 
 /// `GET /candidates`: lists the registered actors, newest first, for recruiters and services.
 async fn candidates(
-    State(service): State<Arc<ActorService>>,
+    State(samples): State<Arc<Samples>>,
     caller: VerifiedCaller,
 ) -> Result<Response, Problem> {
     caller.recruiter()?;
-    let actors = service.store.list().await?.into_iter();
+    let actors = samples.all(ACTOR).await?.into_iter().take(MAX_LISTED);
     let candidates: Vec<_> = actors.map(merge_profile).collect();
     Ok(json(StatusCode::OK, &json!({ "candidates": candidates })))
 }
 
 /// `POST /candidates`: stores a person who has not registered, for recruiters and services.
 async fn add_candidate(
-    State(service): State<Arc<ActorService>>,
+    State(samples): State<Arc<Samples>>,
     caller: VerifiedCaller,
     body: Json,
 ) -> Result<Response, Problem> {
     caller.recruiter()?;
-    let (id, now) = (Uuid::now_v7().to_string(), service.clock.now());
-    let candidate = body.read(|object| read_actor(object, Some(id), now))?;
-    service.store.register(&candidate).await?;
-    let location = format!("/candidates/{}", candidate.actor_id);
-    Ok(created(&location, &merge_profile(candidate)))
+    let (id, now) = (Uuid::now_v7().to_string(), samples.clock.now());
+    let content = body.read(|object| read_actor(object, Some(id.clone()), now))?;
+    samples.insert(ACTOR, &id, &id, &content).await?;
+    let candidate = merge_profile(Sample { owner: id, content });
+    let id = candidate["actorId"].as_str().unwrap_or_default();
+    Ok(created(&format!("/candidates/{id}"), &candidate))
 }
 
 /// `GET /candidates/{id}`, for recruiters and services. The id is the `actorId`.
 async fn candidate(
-    State(service): State<Arc<ActorService>>,
+    State(samples): State<Arc<Samples>>,
     caller: VerifiedCaller,
     Path(id): Path<String>,
 ) -> Result<Response, Problem> {
     caller.recruiter()?;
-    let candidate = service.store.get(&id).await?.ok_or(Code::NotFound)?;
+    let candidate = samples.get(ACTOR, &id).await?.ok_or(Code::NotFound)?;
     Ok(json(StatusCode::OK, &merge_profile(candidate)))
 }
 
 /// Merges the profile's fields with the actor's own, which take precedence.
-fn merge_profile(actor: RegisteredActor) -> Value {
-    let RegisteredActor {
-        actor_id,
-        email,
-        mut profile,
-        created_at,
-    } = actor;
-    profile.insert("actorId".to_owned(), actor_id.into());
-    profile.insert("email".to_owned(), email.into());
-    profile.insert("createdAt".to_owned(), created_at.to_string().into());
-    Value::Object(profile)
+fn merge_profile(actor: Sample) -> Value {
+    let mut actor = actor.content;
+    let mut merged = actor["profile"].take();
+    for name in ["actorId", "email", "createdAt"] {
+        merged[name] = actor[name].take();
+    }
+    merged
 }
 
 /// `PUT /admin/features/{featureName}`, for users in the group `admin`.
 async fn feature(
-    State(service): State<Arc<ActorService>>,
+    State(samples): State<Arc<Samples>>,
     caller: VerifiedCaller,
     Path(name): Path<String>,
     body: Json,
@@ -276,8 +240,9 @@ async fn feature(
     let mistakes = postern_core::decode::Mistakes::default();
     let settings = read_object(mistakes.field(&root));
     let settings = mistakes.finish(settings).map_err(Problem::from_mistakes)?;
-    let now = service.clock.now();
-    service.store.set_feature(&name, &settings, now).await?;
+    let now = samples.clock.now();
     let feature = json!({ "featureName": name, "settings": settings, "updatedAt": now });
+    samples.delete(FEATURE, &name).await?;
+    samples.insert(FEATURE, &name, "", &feature).await?;
     Ok(json(StatusCode::OK, &feature))
 }

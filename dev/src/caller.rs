@@ -7,9 +7,11 @@ use http::StatusCode;
 use http::header::LOCATION;
 use http::request::Parts;
 use postern_core::problem::{Code, Problem};
-use postern_core::token::{self, Service, User, Verifier};
+use postern_core::token::{self, Service, User};
 use postern_service::http::{bearer, json};
 use std::sync::Arc;
+
+use crate::samples::Samples;
 
 /// The caller, verified from the request's token.
 #[derive(Debug)]
@@ -61,50 +63,15 @@ impl VerifiedCaller {
 /// Group whose members see all candidates and their resumes.
 const RECRUITERS_GROUP: &str = "recruiters";
 
-/// Router state that provides a token verifier.
-pub(crate) trait ProvidesVerifier: Send + Sync {
-    /// Returns the verifier of the service.
-    fn verifier(&self) -> &Verifier;
-}
-
-impl<S: ProvidesVerifier> FromRequestParts<Arc<S>> for VerifiedCaller {
+impl FromRequestParts<Arc<Samples>> for VerifiedCaller {
     type Rejection = Problem;
 
-    async fn from_request_parts(parts: &mut Parts, state: &Arc<S>) -> Result<Self, Problem> {
-        Ok(Self(
-            state.verifier().verify(bearer(&parts.headers)?).await?,
-        ))
+    async fn from_request_parts(parts: &mut Parts, state: &Arc<Samples>) -> Result<Self, Problem> {
+        Ok(Self(state.verifier.verify(bearer(&parts.headers)?).await?))
     }
 }
 
 /// Returns 201 with the location of what was created.
 pub(crate) fn created(location: &str, body: &impl serde::Serialize) -> Response {
     ([(LOCATION, location)], json(StatusCode::CREATED, body)).into_response()
-}
-
-/// A store or folder that fails, which has been logged: 503 if it is unavailable, otherwise 500.
-#[derive(Debug)]
-pub(crate) struct StoreError(Code);
-
-impl From<sqlx::Error> for StoreError {
-    fn from(error: sqlx::Error) -> Self {
-        tracing::error!(%error, "sample store failed");
-        Self(match postern_store::database::is_unavailable(&error) {
-            true => Code::Unavailable,
-            false => Code::Internal,
-        })
-    }
-}
-
-impl From<std::io::Error> for StoreError {
-    fn from(error: std::io::Error) -> Self {
-        tracing::error!(%error, "document folder access failed");
-        Self(Code::Unavailable)
-    }
-}
-
-impl From<StoreError> for Problem {
-    fn from(StoreError(code): StoreError) -> Self {
-        code.into()
-    }
 }

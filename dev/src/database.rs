@@ -12,35 +12,18 @@ const MIGRATIONS: Migrations = Migrations {
     postgres: &[],
     sqlite: &[(
         1,
-        "CREATE TABLE actor (
-            actor_id TEXT PRIMARY KEY,
-            email TEXT NOT NULL,
-            profile TEXT NOT NULL,
-            created_at INTEGER NOT NULL
-        ) STRICT, WITHOUT ROWID;
-        CREATE TABLE feature (
-            feature_name TEXT PRIMARY KEY,
-            settings TEXT NOT NULL,
-            updated_at INTEGER NOT NULL
-        ) STRICT, WITHOUT ROWID;
-        CREATE TABLE resume (
-            resume_id TEXT PRIMARY KEY,
-            candidate_id TEXT NOT NULL,
-            uploaded_by TEXT NOT NULL,
-            file_name TEXT NOT NULL,
-            content_type TEXT NOT NULL,
-            size INTEGER NOT NULL,
-            sha256 TEXT NOT NULL,
-            created_at INTEGER NOT NULL
+        "CREATE TABLE sample (
+            kind TEXT NOT NULL,
+            id TEXT NOT NULL,
+            owner TEXT NOT NULL,
+            content TEXT NOT NULL,
+            created_at INTEGER NOT NULL,
+            PRIMARY KEY (kind, id)
         ) STRICT, WITHOUT ROWID;
         CREATE TABLE mail (
             id TEXT PRIMARY KEY,
             summary TEXT NOT NULL,
             message BLOB NOT NULL
-        ) STRICT, WITHOUT ROWID;
-        CREATE TABLE job_spec (
-            job_spec_id TEXT PRIMARY KEY,
-            content TEXT NOT NULL
         ) STRICT, WITHOUT ROWID;",
     )],
 };

@@ -1,10 +1,9 @@
 //! The document service: resumes, streamed to disk, and job specifications.
 
 mod job_specs;
-mod store;
 mod upload_file;
 
-use std::path::{self, PathBuf};
+use std::path;
 use std::sync::Arc;
 
 use axum::Router;
@@ -15,33 +14,25 @@ use axum::routing::get;
 use http::header::CONTENT_TYPE;
 use http::{HeaderMap, StatusCode};
 use multer::{Constraints, Field, Multipart, SizeLimit};
-use postern_core::Clock;
 use postern_core::problem::{Code, Problem};
-use postern_core::token::Verifier;
 use postern_service::http::{Query, json};
-use postern_store::database::Sqlite;
-use serde_json::json;
+use serde_json::{Value, json};
 use uuid::Uuid;
 
-use self::store::{ResumeMetadata, ResumeStore};
 use self::upload_file::IncomingFile;
-use crate::caller::{ProvidesVerifier, StoreError, VerifiedCaller, created};
+use crate::caller::{VerifiedCaller, created};
+use crate::samples::{Sample, Samples, StoreError};
+
+const RESUME: &str = "resume";
+
+/// Maximum number of documents in a listing.
+const MAX_LISTED: usize = 200;
 
 /// Maximum size of a request body in bytes.
 const MAX_UPLOAD_BYTES: u64 = 100 << 20;
 
 /// Maximum size of `candidateId` in bytes.
 const MAX_ID_BYTES: u64 = 128;
-
-/// The dependencies of the service.
-#[derive(Debug)]
-pub(crate) struct DocumentService {
-    verifier: Arc<Verifier>,
-    sqlite: Sqlite,
-    store: ResumeStore,
-    folder: PathBuf,
-    clock: Clock,
-}
 
 /// A form that is being received.
 #[derive(Debug, Default)]
@@ -52,42 +43,19 @@ struct UploadForm {
     surplus: Vec<String>,
 }
 
-impl DocumentService {
-    pub(crate) fn new(
-        verifier: Arc<Verifier>,
-        sqlite: Sqlite,
-        folder: PathBuf,
-        clock: Clock,
-    ) -> Arc<Self> {
-        Arc::new(Self {
-            verifier,
-            store: ResumeStore::new(sqlite.clone()),
-            sqlite,
-            folder,
-            clock,
-        })
-    }
-}
-
-impl ProvidesVerifier for DocumentService {
-    fn verifier(&self) -> &Verifier {
-        &self.verifier
-    }
-}
-
 /// Builds the router of the service.
-pub(crate) fn router(service: Arc<DocumentService>) -> Router {
+pub(crate) fn router(samples: Arc<Samples>) -> Router {
     Router::new()
         .route("/resumes", get(resumes).post(upload))
         .route("/resumes/{id}", get(resume))
         .route("/job-specs", get(job_specs::list).post(job_specs::add))
         .route("/job-specs/{id}", get(job_specs::get))
-        .with_state(service)
+        .with_state(samples)
 }
 
 /// `POST /resumes`. The response 201 means that the file and its row are on disk.
 async fn upload(
-    State(service): State<Arc<DocumentService>>,
+    State(samples): State<Arc<Samples>>,
     caller: VerifiedCaller,
     headers: HeaderMap,
     body: Body,
@@ -105,38 +73,34 @@ async fn upload(
     let limit = Constraints::new().size_limit(limit);
     let parts = Multipart::with_constraints(body.into_data_stream(), boundary, limit);
     let id = Uuid::now_v7().to_string();
-    let form = receive_form(&service.folder, parts).await?;
+    let form = receive_form(&samples.folder, parts).await?;
     let (candidate_id, file) = form.validate()?;
-    let resume = ResumeMetadata {
-        candidate_id,
-        uploaded_by: caller.0.subject().to_owned(),
-        file_name: upload_file::sanitize_file_name(&file.name),
-        content_type: file
-            .content_type
-            .clone()
-            .unwrap_or_else(|| "application/octet-stream".to_owned()),
-        size: file.size,
-        created_at: service.clock.now(),
-        sha256: file
-            .persist(&service.folder, &id)
-            .await
-            .map_err(StoreError::from)?,
-        resume_id: id,
-    };
-    service.store.insert(&resume).await?;
-    Ok(created(&format!("/resumes/{}", resume.resume_id), &resume))
+    let content_type = file.content_type.clone();
+    let mut resume = json!({
+        "resumeId": id,
+        "candidateId": candidate_id,
+        "fileName": upload_file::sanitize_file_name(&file.name),
+        "contentType": content_type.unwrap_or_else(|| "application/octet-stream".to_owned()),
+        "size": file.size,
+        "createdAt": samples.clock.now(),
+    });
+    let persisted = file.persist(&samples.folder, &id).await;
+    resume["sha256"] = persisted.map_err(StoreError::from)?.into();
+    let owner = caller.0.subject();
+    samples.insert(RESUME, &id, owner, &resume).await?;
+    Ok(created(&format!("/resumes/{id}"), &resume))
 }
 
 /// `GET /resumes/{id}` on this service: returns the metadata of an upload to its uploader and to
 /// services.
 async fn resume(
-    State(service): State<Arc<DocumentService>>,
+    State(samples): State<Arc<Samples>>,
     caller: VerifiedCaller,
     Path(id): Path<String>,
 ) -> Result<Response, Problem> {
-    let found = service.store.get(&id).await?;
-    match found.filter(|resume| caller.may_see(&resume.uploaded_by)) {
-        Some(resume) => Ok(json(StatusCode::OK, &resume)),
+    let found = samples.get(RESUME, &id).await?;
+    match found.filter(|resume| caller.may_see(&resume.owner)) {
+        Some(resume) => Ok(json(StatusCode::OK, &resume.content)),
         None => Err(Code::NotFound.into()),
     }
 }
@@ -144,7 +108,7 @@ async fn resume(
 /// `GET /resumes?candidateId=…`: lists the candidate's resumes that the caller may see: its own
 /// uploads; for recruiters and services, all.
 async fn resumes(
-    State(service): State<Arc<DocumentService>>,
+    State(samples): State<Arc<Samples>>,
     caller: VerifiedCaller,
     RawQuery(text): RawQuery,
 ) -> Result<Response, Problem> {
@@ -154,8 +118,13 @@ async fn resumes(
         query.fail("candidateId", "missing_field", "is required");
     }
     query.finish()?;
-    let mut resumes = service.store.of_candidate(&id).await?;
-    resumes.retain(|resume| caller.is_recruiter() || caller.may_see(&resume.uploaded_by));
+    let is_wanted = |resume: &Sample| {
+        resume.content["candidateId"] == *id
+            && (caller.is_recruiter() || caller.may_see(&resume.owner))
+    };
+    let resumes = samples.all(RESUME).await?.into_iter().filter(is_wanted);
+    let resumes = resumes.take(MAX_LISTED).map(|resume| resume.content);
+    let resumes: Vec<Value> = resumes.collect();
     Ok(json(StatusCode::OK, &json!({ "resumes": resumes })))
 }
 

@@ -19,6 +19,7 @@ mod social;
 mod caller;
 pub mod data_folder;
 mod database;
+mod samples;
 mod signing_key;
 #[cfg(test)]
 mod testing;

@@ -6,8 +6,6 @@
 
 mod smtp_server;
 
-mod smtp_session;
-
 mod mailbox;
 mod mime;
 

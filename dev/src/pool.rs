@@ -36,7 +36,6 @@ mod model;
 pub use app::App;
 pub use bootstrap::{PoolAccess, ProvisionedPools};
 pub use config::Config;
-pub use crypto::HashingSettings;
 
 #[cfg(test)]
 mod tests;

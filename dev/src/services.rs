@@ -16,17 +16,18 @@ use postern_core::identity::{IdentityConfig, SOCIAL_PROOF_KEY, SocialProofKey};
 use postern_core::token::{Verifier, VerifierOptions};
 use postern_core::{Clock, Secret};
 use postern_service::http::{BodyBudgets, Limits, serve};
-use postern_store::database::{Database, Sqlite};
+use postern_store::database::Database;
 use tokio_util::sync::CancellationToken;
 use url::Url;
 
-use crate::actors::{self, ActorService};
+use crate::actors;
 use crate::addresses::{Addresses, DevelopmentSockets};
 use crate::data_folder::{self, DataFolder, url_safe};
 use crate::database;
-use crate::documents::{self, DocumentService};
+use crate::documents;
 use crate::mail::{self, Mailbox};
-use crate::pool::{self, HashingSettings, ProvisionedPools};
+use crate::pool::{self, ProvisionedPools};
+use crate::samples::Samples;
 use crate::signing_key::{KeyError, SigningKey};
 use crate::social::{self, RegisteredClient, SocialProvider};
 use crate::web::landing_page;
@@ -51,12 +52,9 @@ pub type Part = (&'static str, BoxFuture<'static, ()>);
 #[derive(Debug)]
 pub struct DevelopmentServices {
     identity_pool: pool::App,
-    actor: Arc<ActorService>,
-    document: Arc<DocumentService>,
+    samples: Arc<Samples>,
     social: Arc<SocialProvider>,
-    verifier: Arc<Verifier>,
     mailbox: Arc<Mailbox>,
-    sqlite: Sqlite,
     social_client: RegisteredClient,
     social_sealing_key: Secret,
     social_proof_key: Secret,
@@ -76,7 +74,6 @@ impl DevelopmentServices {
     pub async fn build(
         folder: &DataFolder,
         addresses: &Addresses,
-        hashing: HashingSettings,
         access_token_lifetime: Option<Duration>,
         clock: &Clock,
     ) -> Result<Self, Exit> {
@@ -85,7 +82,6 @@ impl DevelopmentServices {
         let key = tokio::task::spawn_blocking(move || social_key(&key_path));
         let social_proof_key = folder.secret("social-proof.key", |bytes| STANDARD.encode(bytes))?;
         let mut pool_config = pool_config(folder, addresses, &social_proof_key)?;
-        pool_config.hashing = hashing;
         if let Some(lifetime) = access_token_lifetime {
             pool_config.access_token_lifetime = lifetime;
         }
@@ -101,16 +97,14 @@ impl DevelopmentServices {
         let verifier = verifier(identity_pool.provisioned(), clock)?;
         let mailbox = Mailbox::open(sqlite.clone(), clock.clone()).await;
         let mailbox = mailbox.map_err(|error| Exit::unavailable(format!("mailbox: {error}")))?;
-        let documents = folder.subfolder("documents")?;
-        let document = DocumentService::new(
-            Arc::clone(&verifier),
-            sqlite.clone(),
-            documents,
-            clock.clone(),
-        );
+        let samples = Samples {
+            verifier,
+            sqlite,
+            folder: folder.subfolder("documents")?,
+            clock: clock.clone(),
+        };
         Ok(Self {
-            actor: ActorService::new(Arc::clone(&verifier), sqlite.clone(), clock.clone()),
-            document,
+            samples: Arc::new(samples),
             social: Arc::new(social),
             mailbox: Arc::new(mailbox),
             social_sealing_key: folder
@@ -121,8 +115,6 @@ impl DevelopmentServices {
             social_client: client,
             addresses: *addresses,
             identity_pool,
-            verifier,
-            sqlite,
         })
     }
 
@@ -143,19 +135,17 @@ impl DevelopmentServices {
     #[must_use]
     pub fn variables(&self, account: Option<&str>) -> Vec<(&'static str, String)> {
         let mut variables = self.provisioned().variables(account);
-        let secret = |secret: &Secret| secret.expose().to_owned();
-        variables.push(("SOCIAL_OAUTH2_CLIENT_ID", self.social_client.id.clone()));
-        variables.push((
+        let mut set = |name, value: &str| variables.push((name, value.to_owned()));
+        set("SOCIAL_OAUTH2_CLIENT_ID", &self.social_client.id);
+        let sealing_key = self.social_sealing_key.expose();
+        set("SOCIAL_REFRESH_TOKEN_ENCRYPTION_KEY", sealing_key);
+        set(
             "SOCIAL_OAUTH2_CLIENT_SECRET",
-            secret(&self.social_client.secret),
-        ));
-        variables.push((
-            "SOCIAL_REFRESH_TOKEN_ENCRYPTION_KEY",
-            secret(&self.social_sealing_key),
-        ));
-        variables.push((SOCIAL_PROOF_KEY, secret(&self.social_proof_key)));
-        variables.push(("NOTIFY_TOKEN_KEY", secret(&self.mail_token_key)));
-        variables.push((ADMIN_TOKEN, secret(&self.admin_token)));
+            self.social_client.secret.expose(),
+        );
+        set(SOCIAL_PROOF_KEY, self.social_proof_key.expose());
+        set("NOTIFY_TOKEN_KEY", self.mail_token_key.expose());
+        set(ADMIN_TOKEN, self.admin_token.expose());
         variables
     }
 
@@ -165,7 +155,8 @@ impl DevelopmentServices {
         let gateway = format!("http://{}", self.addresses.proxy);
         let mail = mail::router(Arc::clone(&self.mailbox), &gateway);
         let http = |socket, router| serve(socket, router, SERVER_LIMITS, stop.clone()).boxed();
-        let (sqlite, stopped) = (self.sqlite, stop.clone());
+        let (samples, stopped) = (self.samples, stop.clone());
+        let sqlite = samples.sqlite.clone();
         let close_store = async move {
             stopped.cancelled().await;
             Database::Sqlite(sqlite).close().await;
@@ -174,14 +165,17 @@ impl DevelopmentServices {
         let catcher = mail::serve(sockets.smtp, self.mailbox, stop.clone());
         vec![
             ("identity pool", pool.boxed()),
-            ("verifier", self.verifier.run(stop.clone()).boxed()),
+            (
+                "verifier",
+                Arc::clone(&samples.verifier).run(stop.clone()).boxed(),
+            ),
             (
                 "actor service",
-                http(sockets.actor, actors::router(self.actor)),
+                http(sockets.actor, actors::router(Arc::clone(&samples))),
             ),
             (
                 "document service",
-                http(sockets.document, documents::router(self.document)),
+                http(sockets.document, documents::router(samples)),
             ),
             (
                 "social provider",

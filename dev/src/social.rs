@@ -11,6 +11,7 @@ mod token_endpoint;
 mod codes;
 mod persons;
 
+use std::collections::HashMap;
 use std::sync::Arc;
 
 use axum::Router;
@@ -19,11 +20,12 @@ use axum::middleware::map_response;
 use axum::response::Response;
 use axum::routing::{get, post};
 use http::StatusCode;
+use parking_lot::Mutex;
 use postern_core::{Clock, Secret};
 use postern_service::http::{AllowedHosts, json};
 use serde_json::json;
 
-use codes::CodeStore;
+use codes::IssuedCode;
 
 use crate::signing_key::SigningKey;
 
@@ -44,7 +46,8 @@ pub(crate) struct SocialProvider {
     issuer: String,
     client: RegisteredClient,
     key: SigningKey,
-    codes: CodeStore,
+    /// The codes that have not been redeemed.
+    codes: Mutex<HashMap<String, IssuedCode>>,
     clock: Clock,
 }
 
@@ -62,7 +65,7 @@ impl SocialProvider {
             issuer,
             client,
             key,
-            codes: CodeStore::new(clock.clone()),
+            codes: Mutex::default(),
             clock,
         }
     }

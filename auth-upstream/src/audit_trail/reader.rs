@@ -50,37 +50,28 @@ impl AuditReader {
     }
 
     async fn read(&self, query: &TimelineQuery) -> Result<Timeline, StoreError> {
-        let mut rows = RowsInOrder::new();
-        match &query.selector {
+        let first = match &query.selector {
             TimelineSelector::Email(email) => {
-                let hashes = self.key_ring.email_hashes(email.as_str());
-                let by_email: Vec<_> = hashes
-                    .into_iter()
+                let hashes = self.key_ring.email_hashes(email.as_str()).into_iter();
+                hashes
                     .map(|hash| AuditSelector::EmailHash(hash.to_vec()))
-                    .collect();
-                self.select(query, by_email, &mut rows).await?;
-                let subjects: Vec<_> = subjects(&rows)
-                    .into_iter()
-                    .map(AuditSelector::Subject)
-                    .collect();
-                self.select(query, subjects, &mut rows).await?;
+                    .collect()
             }
-            TimelineSelector::User(subject) => {
-                let by_subject = [AuditSelector::Subject(subject.clone())];
-                self.select(query, by_subject, &mut rows).await?;
-                let hashes: BTreeSet<Vec<u8>> = rows
-                    .values()
-                    .filter_map(|row| row.email_hash.clone())
-                    .collect();
-                let hashes: Vec<_> = hashes.into_iter().map(AuditSelector::EmailHash).collect();
-                self.select(query, hashes, &mut rows).await?;
-            }
-            TimelineSelector::Request(id) => {
-                let by_request = [AuditSelector::RequestId(id.clone())];
-                self.select(query, by_request, &mut rows).await?;
-            }
-            TimelineSelector::Notification(_) => {}
-            TimelineSelector::All => self.select(query, [AuditSelector::All], &mut rows).await?,
+            TimelineSelector::User(subject) => vec![AuditSelector::Subject(subject.clone())],
+            TimelineSelector::Request(id) => vec![AuditSelector::RequestId(id.clone())],
+            TimelineSelector::Notification(_) => Vec::new(),
+            TimelineSelector::All => vec![AuditSelector::All],
+        };
+        let mut rows = RowsInOrder::new();
+        self.select(query, first, &mut rows).await?;
+        if let TimelineSelector::Email(_) = &query.selector {
+            let subjects = subjects(&rows).into_iter().map(AuditSelector::Subject);
+            self.select(query, subjects.collect(), &mut rows).await?;
+        } else if let TimelineSelector::User(_) = &query.selector {
+            let hashes = rows.values().filter_map(|row| row.email_hash.clone());
+            let hashes: BTreeSet<_> = hashes.collect();
+            let hashes = hashes.into_iter().map(AuditSelector::EmailHash);
+            self.select(query, hashes.collect(), &mut rows).await?;
         }
         let subjects = subjects(&rows);
         let entries = rows.into_values().map(entry).collect();
@@ -93,7 +84,7 @@ impl AuditReader {
     async fn select(
         &self,
         query: &TimelineQuery,
-        selectors: impl IntoIterator<Item = AuditSelector>,
+        selectors: Vec<AuditSelector>,
         rows: &mut RowsInOrder,
     ) -> Result<(), StoreError> {
         for selector in selectors.into_iter().take(MAX_RELATED) {

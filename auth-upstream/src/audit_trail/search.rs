@@ -1,8 +1,8 @@
 //! Searching the audit trail: pages of recent events.
 //!
-//! A page is read in chunks in the order of an index, and filtered here. It reads at most
-//! [`MAX_SCANNED_ROWS`] rows, so that each takes a bounded time: it may have fewer events than asked
-//! for although there are more, which its cursor continues with.
+//! A page is read in the order of an index, and filtered here. It reads at most [`SCANNED_ROWS`] rows,
+//! so that each takes a bounded time: it may have fewer events than asked for although there are more,
+//! which its cursor continues with.
 
 use std::collections::BTreeMap;
 
@@ -14,10 +14,9 @@ use uuid::Uuid;
 use super::AuditReader;
 use crate::store::{AuditPosition, AuditQuery, AuditRow, AuditSelector, StoreError};
 
-/// Number of rows that are read at a time.
-const CHUNK_ROWS: usize = 500;
 /// Maximum number of rows that are read for a page.
-const MAX_SCANNED_ROWS: usize = 5000;
+const SCANNED_ROWS: usize = 2000;
+
 /// A selection of audit events. Every property that is given must match.
 #[derive(Clone, Debug)]
 pub(crate) struct SignInSearch {
@@ -118,71 +117,36 @@ impl AuditReader {
     /// # Errors
     /// The database is unavailable, or takes too long.
     pub(crate) async fn search(&self, search: &SignInSearch) -> Result<SignInPage, StoreError> {
-        let hashes = search
-            .email
-            .as_ref()
-            .map(|email| self.key_ring.email_hashes(email.as_str()));
-        let hashes: Vec<Vec<u8>> = hashes
-            .into_iter()
-            .flatten()
-            .map(|hash| hash.to_vec())
-            .collect();
-        let selectors = search.selectors(&hashes);
-        let (mut found, mut scanned) = (Vec::new(), 0);
-        let mut after = search.after.clone();
-        loop {
-            let rows = self.chunk(search, &selectors, after.as_ref()).await?;
-            let is_last = rows.len() < CHUNK_ROWS;
-            scanned += rows.len();
-            let count = rows.len();
-            for (index, row) in rows.into_iter().enumerate() {
-                let position = AuditPosition::of(&row);
-                if search.accepts(&row, &hashes) {
-                    found.push(row);
-                }
-                if found.len() == search.limit {
-                    let is_end = is_last && index + 1 == count;
-                    return Ok(SignInPage::of(found, (!is_end).then_some(position)));
-                }
-                after = Some(position);
-            }
-            if is_last || scanned >= MAX_SCANNED_ROWS {
-                return Ok(SignInPage::of(found, after.filter(|_| !is_last)));
-            }
-        }
-    }
-
-    /// Returns the next rows of all selectors, newest first. The newest of their union are the
-    /// newest of each.
-    async fn chunk(
-        &self,
-        search: &SignInSearch,
-        selectors: &[AuditSelector],
-        after: Option<&AuditPosition>,
-    ) -> Result<Vec<AuditRow>, StoreError> {
+        let email = search.email.iter();
+        let hashes = email.flat_map(|email| self.key_ring.email_hashes(email.as_str()));
+        let hashes: Vec<Vec<u8>> = hashes.map(|hash| hash.to_vec()).collect();
         let mut rows = BTreeMap::new();
-        for selector in selectors {
+        for selector in search.selectors(&hashes) {
             let query = AuditQuery {
-                selector: selector.clone(),
+                selector,
                 since: search.since,
                 until: search.until,
-                after: after.cloned(),
-                limit: i64::try_from(CHUNK_ROWS).unwrap_or(i64::MAX),
+                after: search.after.clone(),
+                limit: i64::try_from(SCANNED_ROWS).unwrap_or(i64::MAX),
             };
             let part = self.store.audit_rows(&query).await?;
             rows.extend(part.into_iter().map(|row| (AuditPosition::of(&row), row)));
         }
-        Ok(rows.into_values().rev().take(CHUNK_ROWS).collect())
-    }
-}
-
-// === impl SignInPage ===
-
-impl SignInPage {
-    fn of(sign_ins: Vec<AuditRow>, next: Option<AuditPosition>) -> Self {
-        Self {
+        // The newest of the union are the newest of each.
+        let mut rows = rows.into_iter().rev().take(SCANNED_ROWS).peekable();
+        let (mut sign_ins, mut scanned, mut last) = (Vec::new(), 0, None);
+        while sign_ins.len() < search.limit
+            && let Some((position, row)) = rows.next()
+        {
+            scanned += 1;
+            last = Some(position);
+            sign_ins.extend(Some(row).filter(|row| search.accepts(row, &hashes)));
+        }
+        let is_end = rows.peek().is_none() && scanned < SCANNED_ROWS;
+        let next = last.filter(|_| !is_end);
+        Ok(SignInPage {
             sign_ins,
             next_cursor: next.map(|position| position.cursor()),
-        }
+        })
     }
 }

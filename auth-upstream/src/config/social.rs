@@ -8,6 +8,7 @@ use postern_core::Secret;
 use postern_core::config::{Env, secret};
 use postern_core::decode::{Field, Object};
 use postern_core::network::is_https_or_loopback;
+use postern_core::settings;
 use url::Url;
 
 use super::read_key_ring;
@@ -35,52 +36,74 @@ pub struct SocialConfig {
     pub(crate) key_ring: KeyRing,
 }
 
-/// A provider: that of `[social]` and the two variables, or one of `[[social.provider]]`.
-#[derive(Debug)]
-pub struct SocialProviderConfig {
-    /// The name in requests and responses. Default `google`.
-    pub name: String,
-    /// The issuer of accepted ID tokens, compared byte by byte. Default
-    /// `https://accounts.google.com`.
-    pub issuer: String,
-    /// The client id at the provider: `SOCIAL_OAUTH2_CLIENT_ID`, or `client_id`.
-    pub client_id: String,
-    /// The client secret: `SOCIAL_OAUTH2_CLIENT_SECRET`, or the variable that `client_secret_env`
-    /// names.
-    pub client_secret: Secret,
-    /// The settings with defaults.
-    pub settings: SocialProviderSettings,
+settings! {
+    /// A provider: that of `[social]` and the two variables, or one of `[[social.provider]]`.
+    #[derive(Debug)]
+    pub struct SocialProviderConfig(table, env: &Env, redirect_uri: Option<&Url>) {
+        /// Name in requests and responses.
+        pub name: String => |field| field.text(1..=64),
+        /// Issuer of its ID tokens, compared byte for byte.
+        pub issuer: String => issuer,
+        /// Client id at the provider.
+        ///
+        /// That of `[social]`: `SOCIAL_OAUTH2_CLIENT_ID`.
+        pub client_id: String => |field| field.text(1..=1024),
+        /// Client secret.
+        ///
+        /// That of `[social]`: `SOCIAL_OAUTH2_CLIENT_SECRET`.
+        pub client_secret as client_secret_env: Secret => |field| secret(field, env),
+        /// The settings with defaults.
+        pub settings: SocialProviderSettings =
+            (SocialProviderSettings::read(table, issuer.as_deref(), redirect_uri)),
+    }
 }
 
-/// The settings of a provider that have defaults.
-#[derive(Debug)]
-pub struct SocialProviderSettings {
-    /// The authorization endpoint. Default by discovery.
-    pub authorization_endpoint: Option<Url>,
-    /// The token endpoint. Default by discovery.
-    pub token_endpoint: Option<Url>,
-    /// The URL of the provider's keys. Default by discovery.
-    pub jwks_url: Option<Url>,
-    /// How the client proves its secret. Default by discovery, where
-    /// [`ClientAuthentication::Basic`] has precedence.
-    pub client_authentication: Option<ClientAuthentication>,
-    /// Whether an ID token must have the nonce of its request. Default `true`. A wrong one is always
-    /// rejected.
-    pub nonce: bool,
-    /// Whether requests have a PKCE challenge. Default `true`.
-    pub pkce: bool,
-    /// The redirect URI that is registered at the provider: `/auth/social/login/callback` of the
-    /// gateway. Default that of `[social]`, there `http://127.0.0.1:8500/auth/social/login/callback`.
-    pub redirect_uri: Url,
-    /// The requested scopes. Default `openid email profile`.
-    pub scopes: Vec<String>,
-    /// Additional parameters of the authorization request. Default for Google:
-    /// `access_type=offline` and `prompt=consent`, without which it issues no refresh token.
-    pub parameters: BTreeMap<String, String>,
-    /// Domains whose addresses the provider itself assigns: it is authoritative for them. Default
-    /// for Google: `gmail.com` and `googlemail.com`; for other issuers none.
-    pub authoritative_domains: Vec<String>,
+settings! {
+    /// The settings of a provider that have defaults. `redirect_uri` is that of `[social]`.
+    #[derive(Debug)]
+    pub struct SocialProviderSettings(table, issuer: Option<&str>, redirect_uri: Option<&Url>) {
+        /// Endpoints of the provider.
+        pub authorization_endpoint: Option<Url> = None ("by discovery") => secure_url,
+        /// Endpoints of the provider.
+        pub token_endpoint: Option<Url> = None ("by discovery") => secure_url,
+        /// Endpoints of the provider.
+        pub jwks_url: Option<Url> = None ("by discovery") => secure_url,
+        /// How the client proves its secret.
+        pub client_authentication as token_endpoint_auth_method: Option<ClientAuthentication> =
+            None ("by discovery, Basic first") => |field| field.one_of(&METHODS),
+        /// Require a nonce in ID tokens; a wrong one is rejected always.
+        pub nonce: bool = true => |field| field.boolean(),
+        /// Send a PKCE challenge.
+        pub pkce: bool = true => |field| field.boolean(),
+        /// Callback as registered at the provider; a parameter `provider` must be its name.
+        ///
+        /// `/auth/social/login/callback` of the gateway.
+        pub redirect_uri: Url = { redirect_uri.cloned().or_else(default_redirect) }
+            ("that of `social`; there `http://127.0.0.1:8500/auth/social/login/callback`")
+            => secure_url,
+        /// Requested scopes.
+        pub scopes: Vec<String> = ["openid", "email", "profile"] => texts,
+        /// Further parameters of the authorization URL.
+        ///
+        /// Without those two, Google issues no refresh token.
+        pub parameters: BTreeMap<String, String> = { Some(default_parameters(issuer)) }
+            ("Google: `access_type=offline`, `prompt=consent`; else none")
+            => |field| field.object(|parameters| {
+                let read = |name: &str, value: Field<'_>| Some((name.to_owned(), value.text(0..=255)?));
+                Some(parameters.entries(read).into_iter().collect())
+            }),
+        /// [Domains](../manual/sign-in.md#social-identities-and-accounts) whose mailboxes the provider
+        /// itself assigns.
+        pub authoritative_domains: Vec<String> = { Some(default_authoritative_domains(issuer)) }
+            ("Google: `gmail.com`, `googlemail.com`; else none")
+            => texts,
+    }
 }
+
+const METHODS: [(&str, ClientAuthentication); 2] = [
+    ("client_secret_basic", ClientAuthentication::Basic),
+    ("client_secret_post", ClientAuthentication::Post),
+];
 
 /// The authentication of the client at the token endpoint (RFC 6749 section 2.3.1).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,11 +115,10 @@ pub enum ClientAuthentication {
 }
 
 /// The delivery of the temporary token to the UI.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TokenDelivery {
     /// A redirect (`302`) to the page with `#temporaryToken=…`. Browsers send fragments neither to
     /// servers nor in `Referer`.
-    #[default]
     Fragment,
     /// A page (`200`) with a form that a script submits to the UI.
     FormPost,
@@ -114,9 +136,8 @@ const GOOGLE_DOMAINS: [&str; 2] = ["gmail.com", "googlemail.com"];
 impl SocialConfig {
     /// Reads `[social]`. Returns `Some(None)` if social sign-in is disabled, and `None` if it is
     /// enabled and invalid.
-    pub(super) fn read(root: &Object<'_>, env: &Env) -> Option<Option<Self>> {
-        let table = root.section("social", |table| Some(SocialTable::read(table, env)));
-        let table = table.unwrap_or_default();
+    pub(super) fn read(root: &Object<'_>, table: &Object<'_>, env: &Env) -> Option<Option<Self>> {
+        let table = SocialTable::read(table, env)?;
         let client_id = env.get("SOCIAL_OAUTH2_CLIENT_ID");
         if client_id.is_none() && table.further.is_empty() {
             return Some(None);
@@ -140,13 +161,12 @@ impl SocialConfig {
             key.and_then(|key| read_key_ring(root, "SOCIAL_REFRESH_TOKEN_ENCRYPTION_KEY", &key));
         let mut providers = Vec::new();
         if let Some(client_id) = client_id {
-            let default = table.default?;
             providers.push(Arc::new(SocialProviderConfig {
-                name: table.name.unwrap_or_else(|| "google".to_owned()),
-                issuer: default.0,
+                name: table.name,
+                issuer: table.issuer,
                 client_id: client_id.to_owned(),
                 client_secret: client_secret?,
-                settings: default.1,
+                settings: table.settings,
             }));
         }
         for provider in table.further.into_iter().map(Arc::new) {
@@ -186,22 +206,6 @@ impl SocialConfig {
 // === impl SocialProviderConfig ===
 
 impl SocialProviderConfig {
-    /// Reads an item of `[[social.provider]]`.
-    fn read(table: &Object<'_>, env: &Env, redirect_uri: &Url) -> Option<Self> {
-        let name = table.required("name", |field| field.text(1..=64));
-        let issuer = table.required("issuer", issuer);
-        let client_id = table.required("client_id", |field| field.text(1..=1024));
-        let client_secret = secret(table, env, "client_secret_env");
-        let settings = SocialProviderSettings::read(table, issuer.as_deref(), redirect_uri);
-        Some(Self {
-            name: name?,
-            issuer: issuer?,
-            client_id: client_id?,
-            client_secret: client_secret?,
-            settings,
-        })
-    }
-
     /// Returns whether this is Google, which alone defines the claim `hd` as a domain that it hosts.
     pub(crate) fn is_google(&self) -> bool {
         self.issuer == GOOGLE_ISSUER
@@ -235,83 +239,42 @@ impl SocialProviderConfig {
     }
 }
 
-/// The table `[social]`.
-#[derive(Default)]
-struct SocialTable {
-    /// Issuer and settings of the default provider.
-    default: Option<(String, SocialProviderSettings)>,
-    name: Option<String>,
-    further: Vec<SocialProviderConfig>,
-    ui: Option<Url>,
-    delivery: TokenDelivery,
-    require_code_challenge: bool,
-}
-
-// === impl SocialTable ===
-
-impl SocialTable {
-    fn read(table: &Object<'_>, env: &Env) -> Self {
-        let issuer = table.or("issuer", GOOGLE_ISSUER.to_owned(), issuer);
-        let settings = SocialProviderSettings::read(table, Some(&issuer), &default_redirect());
-        let further = table.optional("provider", |field| {
+settings! {
+    /// The table `[social]`.
+    struct SocialTable(table, env: &Env) {
+        /// Name in requests and responses.
+        name: String = "google" => |field| field.text(1..=64),
+        /// Issuer of its ID tokens, compared byte for byte.
+        issuer: String = GOOGLE_ISSUER => issuer,
+        settings: SocialProviderSettings =
+            (SocialProviderSettings::read(table, issuer.as_deref(), None)),
+        /// Page that receives the temporary token.
+        ui: Option<Url> = None ("") => secure_url,
+        /// How it receives it.
+        delivery: TokenDelivery = "fragment" => |field| field.one_of(&DELIVERIES),
+        /// Require `code_challenge` (S256).
+        require_code_challenge: bool = false => |field| field.boolean(),
+        /// Further providers, with name and issuer of their own.
+        further as provider: Vec<SocialProviderConfig> = [] => |field| {
+            let redirect_uri = settings.as_ref().map(|settings| &settings.redirect_uri);
             field.array(|item| {
-                item.object(|table| SocialProviderConfig::read(table, env, &settings.redirect_uri))
+                item.object(|table| SocialProviderConfig::read(table, env, redirect_uri))
             })
-        });
-        let deliveries = [
-            ("fragment", TokenDelivery::Fragment),
-            ("form_post", TokenDelivery::FormPost),
-        ];
-        Self {
-            default: Some((issuer, settings)),
-            name: table.optional("name", |field| field.text(1..=64)),
-            further: further.unwrap_or_default(),
-            ui: table.optional("ui", secure_url),
-            delivery: table.or("delivery", TokenDelivery::Fragment, |field| {
-                field.one_of(&deliveries)
-            }),
-            require_code_challenge: table
-                .or("require_code_challenge", false, |field| field.boolean()),
-        }
+        },
     }
 }
 
-// === impl SocialProviderSettings ===
+const DELIVERIES: [(&str, TokenDelivery); 2] = [
+    ("fragment", TokenDelivery::Fragment),
+    ("form_post", TokenDelivery::FormPost),
+];
 
-impl SocialProviderSettings {
-    fn read(table: &Object<'_>, issuer: Option<&str>, redirect_uri: &Url) -> Self {
-        let texts = |name| table.optional(name, |field| field.array(|item| item.text(1..=255)));
-        let parameters = table.section("parameters", |parameters| {
-            Some(parameters.entries(|name, value| Some((name.to_owned(), value.text(0..=255)?))))
-        });
-        let methods = [
-            ("client_secret_basic", ClientAuthentication::Basic),
-            ("client_secret_post", ClientAuthentication::Post),
-        ];
-        let is_google = issuer == Some(GOOGLE_ISSUER);
-        Self {
-            authorization_endpoint: table.optional("authorization_endpoint", secure_url),
-            token_endpoint: table.optional("token_endpoint", secure_url),
-            jwks_url: table.optional("jwks_url", secure_url),
-            client_authentication: table
-                .optional("token_endpoint_auth_method", |field| field.one_of(&methods)),
-            nonce: table.or("nonce", true, |field| field.boolean()),
-            pkce: table.or("pkce", true, |field| field.boolean()),
-            redirect_uri: table.or("redirect_uri", redirect_uri.clone(), secure_url),
-            scopes: texts("scopes")
-                .unwrap_or_else(|| ["openid", "email", "profile"].map(str::to_owned).into()),
-            parameters: parameters.map_or_else(
-                || default_parameters(is_google),
-                |entries| entries.into_iter().collect(),
-            ),
-            authoritative_domains: texts("authoritative_domains")
-                .unwrap_or_else(|| default_authoritative_domains(is_google)),
-        }
-    }
+fn texts(field: Field<'_>) -> Option<Vec<String>> {
+    field.array(|item| item.text(1..=255))
 }
 
 fn issuer(field: Field<'_>) -> Option<String> {
-    secure_url(field).and_then(|_| field.text(1..=2048))
+    secure_url(field.typed("URL")).and_then(|_| field.text(1..=2048))
 }
 
 /// Reads an HTTPS URL, or an HTTP URL of a loopback address: it will receive codes and tokens.
@@ -326,18 +289,23 @@ fn secure_url(field: Field<'_>) -> Option<Url> {
     )
 }
 
-fn default_redirect() -> Url {
-    Url::parse("http://127.0.0.1:8500/auth/social/login/callback").expect("the constant is a URL")
+fn default_redirect() -> Option<Url> {
+    Url::parse("http://127.0.0.1:8500/auth/social/login/callback").ok()
 }
 
-fn default_authoritative_domains(is_google: bool) -> Vec<String> {
+fn default_authoritative_domains(issuer: Option<&str>) -> Vec<String> {
+    let is_google = issuer == Some(GOOGLE_ISSUER);
     let domains = if is_google { &GOOGLE_DOMAINS[..] } else { &[] };
     domains.iter().map(|domain| (*domain).to_owned()).collect()
 }
 
-fn default_parameters(is_google: bool) -> BTreeMap<String, String> {
+fn default_parameters(issuer: Option<&str>) -> BTreeMap<String, String> {
     let google = [("access_type", "offline"), ("prompt", "consent")];
-    let pairs = if is_google { &google[..] } else { &[] };
+    let pairs = if issuer == Some(GOOGLE_ISSUER) {
+        &google[..]
+    } else {
+        &[]
+    };
     pairs
         .iter()
         .map(|(name, value)| ((*name).to_owned(), (*value).to_owned()))

@@ -8,6 +8,8 @@
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use postern_core::seal::{Cipher, KeyTextError, NONCE_BYTES, parse_key};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
 use sha2::{Digest, Sha256};
 use zeroize::Zeroizing;
 
@@ -84,6 +86,17 @@ impl KeyRing {
     /// needs the same context.
     pub(crate) fn seal(&self, context: &[&str], plain: &[u8]) -> String {
         self.newest.seal(context, plain)
+    }
+
+    /// Seals a value as JSON.
+    pub(crate) fn seal_json(&self, context: &[&str], value: &impl Serialize) -> String {
+        let plain = serde_json::to_vec(value).expect("the value serializes to JSON");
+        self.seal(context, &plain)
+    }
+
+    /// Opens a value that was sealed as JSON.
+    pub(crate) fn open_json<T: DeserializeOwned>(&self, context: &[&str], text: &str) -> Option<T> {
+        serde_json::from_slice(&self.open(context, text)?).ok()
     }
 
     /// Returns the keyed hash of an address with the newest key.

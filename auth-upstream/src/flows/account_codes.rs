@@ -8,20 +8,17 @@
 //! over them, with the epoch of the cache as the text. It therefore reveals no code, and a copy that
 //! a fail-over restores is void, as with temporary tokens (`exchange`).
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use postern_core::clock::Timestamp;
 use postern_core::email::EmailAddress;
-use postern_core::{Clock, Code, Problem};
-use postern_store::cache::Cache;
+use postern_core::{Code, Problem};
 use serde::{Deserialize, Serialize};
 
 use super::challenge_session::{CHALLENGE_TTL, CONFIRMATION_TTL};
-use super::{FlowParts, cache_unavailable};
-use crate::account_messages::AccountMessages;
+use super::{Flows, cache_unavailable};
 use crate::client::ClientContext;
-use crate::crypto::{KeyRing, random, sha256_hex};
+use crate::crypto::{random, sha256_hex};
 use crate::pool::admin::PoolAdmin;
 use crate::protection::AttemptKind;
 
@@ -45,24 +42,10 @@ named! {
     }
 }
 
-/// Makes, sends and redeems codes. Clones share the cache.
-///
-/// A new code replaces the one before of the same purpose and address. The caller limits both calls
-/// by the attempt guard ([`CodePurpose::request`], `ResetCode`, `ConfirmationCode`): [`AccountCodes`] itself
-/// ends a code after [`MAX_GUESSES`] only.
-#[derive(Clone, Debug)]
-pub(crate) struct AccountCodes {
-    pub(crate) cache: Cache,
-    pub(crate) key_ring: Arc<KeyRing>,
-    pub(crate) messages: AccountMessages,
-    pub(crate) clock: Clock,
-}
-
 /// A code that was redeemed by this caller and by no other. Dropping it is right; a caller whose
 /// operation was refused for a reason other than the code gives it back.
 #[derive(Debug)]
 pub(crate) struct RedeemedCode {
-    codes: AccountCodes,
     key: String,
     sealed: Vec<u8>,
     content: CodeContent,
@@ -104,50 +87,45 @@ impl CodePurpose {
     }
 }
 
-// === impl FlowParts ===
+// === impl Flows ===
 
-impl FlowParts {
-    /// Returns what makes and redeems the codes for confirmation and reset, unless the pool does.
-    pub(crate) fn own_codes(&self) -> Option<(&AccountCodes, &PoolAdmin)> {
-        let admin = self.pool.admin.as_ref()?;
-        self.makes_codes.then_some((&self.codes, admin))
+impl Flows {
+    /// Returns the client with which this service confirms and resets by codes of its own, unless the
+    /// pool makes the codes.
+    pub(crate) fn own_codes(&self) -> Option<&PoolAdmin> {
+        self.pool.admin.as_ref().filter(|_| self.makes_codes)
     }
 
-    /// Sends a code as [`AccountCodes::send`], unless many were requested for the address: the last one
+    /// Sends a code as [`Flows::issue_code`], unless many were requested for the address: the last one
     /// stays valid then, so that its owner is neither flooded nor kept out.
     pub(super) async fn send_code(
         &self,
-        codes: &AccountCodes,
         purpose: CodePurpose,
         address: &EmailAddress,
         client: &ClientContext,
     ) -> Result<(), Problem> {
-        let (guard, kind) = (&self.guard, purpose.request());
-        let admitted = guard.admit_silently(kind, client, address.as_str()).await;
-        let Some(mut attempt) = admitted else {
+        let admitted = self.admit_silently(purpose.request(), client, address.as_str());
+        let Some(mut attempt) = admitted.await else {
             return Ok(());
         };
-        let sent = codes.send(purpose, address, client).await;
+        let sent = self.issue_code(purpose, address, client).await;
         match &sent {
             // Each message counts as a failure, because an attacker may request it.
-            Ok(()) => guard.limiter().record_failure(&mut attempt).await,
-            Err(_) => guard.limiter().refund(attempt).await,
+            Ok(()) => self.limiter.record_failure(&mut attempt).await,
+            Err(_) => self.limiter.refund(attempt).await,
         }
         sent
     }
-}
 
-// === impl AccountCodes ===
-
-impl AccountCodes {
-    /// Makes a code and sends it to the address, in the locale of the client and with the id of its
-    /// request. Returns when the notification service has stored the message, so that a caller whose
-    /// response must not depend on the outcome runs it in a background task.
+    /// Makes a code, which replaces the one before of the same purpose and address, and sends it to the
+    /// address, in the locale of the client. The caller limits the calls. Returns when the notification
+    /// service has stored the message, so that a caller whose response must not depend on the outcome
+    /// runs it in a background task.
     ///
     /// # Errors
     /// `unavailable` if the cache or the notification service is; `internal` if the latter does not
     /// accept the message, which is logged.
-    pub(crate) async fn send(
+    pub(crate) async fn issue_code(
         &self,
         purpose: CodePurpose,
         address: &EmailAddress,
@@ -160,21 +138,19 @@ impl AccountCodes {
             epoch,
             expires_at: expires_at.0,
         };
-        let plain = serde_json::to_vec(&content).expect("the struct serializes to JSON");
-        let sealed = self.key_ring.seal(&[CONTEXT, &key, &code], &plain);
+        let sealed = self.key_ring.seal_json(&[CONTEXT, &key, &code], &content);
         let set = self.cache.set(&key, sealed.as_bytes(), purpose.ttl());
         set.await.map_err(cache_unavailable)?;
         let guesses = self.cache.delete(&guesses_key(&key)).await;
         guesses.map_err(cache_unavailable)?;
         let template = purpose.template();
-        let sending = self
-            .messages
-            .code(template, address, &code, expires_at, client);
-        sending.await
+        self.messages
+            .code(template, address, &code, expires_at, client)
+            .await
     }
 
     /// Ends the code of a purpose and address.
-    pub(super) async fn void(
+    pub(super) async fn void_code(
         &self,
         purpose: CodePurpose,
         address: &EmailAddress,
@@ -184,12 +160,13 @@ impl AccountCodes {
     }
 
     /// Uses a code up. Of concurrent callers with the right code one succeeds, also over a fail-over
-    /// of the cache. A wrong code uses nothing up.
+    /// of the cache. A wrong code uses nothing up; the caller limits the guesses, and a code ends after
+    /// [`MAX_GUESSES`].
     ///
     /// # Errors
     /// `invalid_code` if the code is wrong, used, expired, or of another purpose or address;
     /// `unavailable` if the cache is.
-    pub(crate) async fn redeem(
+    pub(crate) async fn redeem_code(
         &self,
         purpose: CodePurpose,
         address: &EmailAddress,
@@ -203,8 +180,7 @@ impl AccountCodes {
         }
         let open = |sealed: &[u8]| -> Option<CodeContent> {
             let sealed = std::str::from_utf8(sealed).ok()?;
-            let plain = self.key_ring.open(&[CONTEXT, &key, code], sealed)?;
-            serde_json::from_slice(&plain).ok()
+            self.key_ring.open_json(&[CONTEXT, &key, code], sealed)
         };
         let stored = self.cache.get(&key).await.map_err(cache_unavailable)?;
         if stored.and_then(|sealed| open(&sealed)).is_none() {
@@ -218,22 +194,23 @@ impl AccountCodes {
             return Err(Code::InvalidCode.into());
         }
         Ok(RedeemedCode {
-            codes: self.clone(),
             key,
             sealed,
             content,
         })
     }
-}
 
-// === impl RedeemedCode ===
-
-impl RedeemedCode {
-    /// Makes the code valid again, unless there is a newer one. Best effort.
-    pub(crate) async fn give_back(self) {
-        let left = Timestamp(self.content.expires_at).since(self.codes.clock.now());
-        let (cache, epoch) = (&self.codes.cache, &self.content.epoch);
-        let restored = cache.set_if_absent_in(epoch, &self.key, &self.sealed, left);
+    /// Makes a redeemed code valid again, unless there is a newer one. Best effort.
+    pub(super) async fn give_back(&self, code: RedeemedCode) {
+        let RedeemedCode {
+            key,
+            sealed,
+            content,
+        } = code;
+        let left = Timestamp(content.expires_at).since(self.clock.now());
+        let restored = self
+            .cache
+            .set_if_absent_in(&content.epoch, &key, &sealed, left);
         let _ = restored.await;
     }
 }

@@ -6,20 +6,12 @@ use postern_core::email::EmailAddress;
 use postern_core::{Code, Problem, Secret};
 use serde_json::{Value, json};
 
-use super::{FlowParts, PasswordFlow, cache_unavailable};
+use super::{Flows, cache_unavailable};
 use crate::account_messages::AccountNotice;
 use crate::client::ClientContext;
 use crate::crypto::random;
 use crate::pool::admin::PoolAdmin;
-use crate::pool::error::{PoolCall, PoolError};
 use crate::telemetry::{AuditedResult, Completed, Operation};
-
-/// Lists and changes accounts for operators.
-#[derive(Clone, Debug)]
-pub(crate) struct AccountsFlow {
-    pub(crate) parts: Arc<FlowParts>,
-    pub(crate) password: PasswordFlow,
-}
 
 /// A change of an account.
 #[derive(Debug)]
@@ -49,50 +41,44 @@ impl AccountChange {
     }
 }
 
-// === impl AccountsFlow ===
+// === impl Flows ===
 
-impl AccountsFlow {
+impl Flows {
     /// Lists users by the beginning of their address.
     ///
     /// # Errors
     /// `not_found` without AWS credentials; the problem codes of pool errors.
-    pub(crate) async fn list(
+    pub(crate) async fn list_accounts(
         &self,
         email: Option<&str>,
         cursor: Option<String>,
     ) -> Result<Value, Problem> {
         let filter = email.map(|email| ("email ^=", email));
-        let page = self.admin()?.list_users(filter, cursor).await;
-        page.map_err(|error| problem(&error))
+        Ok(self.require_admin()?.list_users(filter, cursor).await?)
     }
 
     /// Returns a user with its groups, and all groups of the pool.
     ///
     /// # Errors
-    /// `not_found` for an unknown subject, and as [`AccountsFlow::list`].
-    pub(crate) async fn describe(&self, subject: &str) -> Result<Value, Problem> {
-        let (admin, mut user) = self.find(subject).await?;
-        user["groups"] = json!(
-            admin
-                .groups(user["username"].as_str())
-                .await
-                .map_err(|error| problem(&error))?
-        );
-        user["allGroups"] = json!(admin.groups(None).await.map_err(|error| problem(&error))?);
+    /// `not_found` for an unknown subject, and as [`Flows::list_accounts`].
+    pub(crate) async fn describe_account(&self, subject: &str) -> Result<Value, Problem> {
+        let (admin, mut user) = self.find_account(subject).await?;
+        user["groups"] = json!(admin.groups(user["username"].as_str()).await?);
+        user["allGroups"] = json!(admin.groups(None).await?);
         Ok(user)
     }
 
     /// Changes an account. Access tokens that were issued before remain valid until they expire.
     ///
     /// # Errors
-    /// `weak_password`, `validation_failed` for an unknown group, and as [`AccountsFlow::describe`].
-    pub(crate) async fn change(
-        &self,
+    /// `weak_password`, `validation_failed` for an unknown group, and as [`Flows::describe_account`].
+    pub(crate) async fn change_account(
+        self: &Arc<Self>,
         client: &ClientContext,
         subject: &str,
         change: &AccountChange,
     ) -> AuditedResult<()> {
-        let outcome = Box::pin(self.try_change(client, subject, change)).await;
+        let outcome = Box::pin(self.try_change_account(client, subject, change)).await;
         let outcome = outcome.map(|()| Completed {
             subject: subject.to_owned(),
             value: (),
@@ -100,56 +86,50 @@ impl AccountsFlow {
         self.audit.complete(client, change.operation(), outcome)
     }
 
-    async fn try_change(
-        &self,
+    async fn try_change_account(
+        self: &Arc<Self>,
         client: &ClientContext,
         subject: &str,
         change: &AccountChange,
     ) -> Result<(), Problem> {
-        let (admin, user) = self.find(subject).await?;
+        let (admin, user) = self.find_account(subject).await?;
         let name = user["username"].as_str().unwrap_or_default();
         let email = user["email"].as_str().and_then(EmailAddress::parse);
-        let mut work = Box::pin(self.apply(client, (admin, name), subject, email.as_ref(), change));
+        let user = (name, subject, email.as_ref());
+        let mut work = Box::pin(self.apply_change(client, admin, user, change));
         // As a reset, but also without the lock: an outage or whoever holds it must not prevent the change.
         if let Some(email) = &email {
             let locked = async { Ok::<_, Problem>(work.as_mut().await) };
-            if let Ok(changed) = self.locks.with_address(email, locked).await {
+            if let Ok(changed) = self.with_address(email, locked).await {
                 return changed;
             }
         }
         work.await
     }
 
-    async fn apply(
-        &self,
+    async fn apply_change(
+        self: &Arc<Self>,
         client: &ClientContext,
-        (admin, name): (&PoolAdmin, &str),
-        subject: &str,
-        email: Option<&EmailAddress>,
+        admin: &PoolAdmin,
+        (name, subject, email): (&str, &str, Option<&EmailAddress>),
         change: &AccountChange,
     ) -> Result<(), Problem> {
-        let changed = match change {
-            AccountChange::Enable => admin.enable(name).await,
-            AccountChange::Disable => admin.disable(name).await,
-            AccountChange::SignOut => Ok(()),
-            AccountChange::ResetPassword => admin.set_password(name, &random::password()).await,
-            AccountChange::SetPassword(new) => admin.set_password(name, new.expose()).await,
+        match change {
+            AccountChange::Enable => admin.enable(name).await?,
+            AccountChange::Disable => admin.disable(name).await?,
+            AccountChange::SignOut => {}
+            AccountChange::ResetPassword => admin.set_password(name, &random::password()).await?,
+            AccountChange::SetPassword(new) => admin.set_password(name, new.expose()).await?,
             AccountChange::AddToGroup(group) => {
-                if !admin
-                    .groups(None)
-                    .await
-                    .map_err(|error| problem(&error))?
-                    .contains(group)
-                {
+                if !admin.groups(None).await?.contains(group) {
                     let detail = "is not a group of the pool";
                     let problem = Problem::new(Code::ValidationFailed);
                     return Err(problem.error("/group", "unknown_group", detail));
                 }
-                admin.add_to_group(name, group).await
+                admin.add_to_group(name, group).await?;
             }
-            AccountChange::RemoveFromGroup(group) => admin.remove_from_group(name, group).await,
-        };
-        changed.map_err(|error| problem(&error))?;
+            AccountChange::RemoveFromGroup(group) => admin.remove_from_group(name, group).await?,
+        }
         let operation = change.operation();
         if matches!(
             operation,
@@ -163,38 +143,32 @@ impl AccountsFlow {
         // Each step, also after one that has failed.
         let unlinked = self.remove_links(email, subject).await;
         let ended = self.end_sign_ins(Some(email), Some(name)).await;
-        let limiter = self.guard.limiter();
-        let forgotten = limiter.forget_trusted_networks(email.as_str()).await;
+        let forgotten = self.limiter.forget_trusted_networks(email.as_str()).await;
         if matches!(change, AccountChange::ResetPassword) {
-            self.password.request_code(client.clone(), email.clone());
+            self.request_code(client.clone(), email.clone());
         } else {
             let notice = AccountNotice::PasswordChanged;
-            let messages = self.guard.messages();
-            messages.notice(notice, email, Some(subject), client);
+            self.messages.notice(notice, email, Some(subject), client);
         }
         unlinked
             .and(ended)
             .and(forgotten.map_err(cache_unavailable))
     }
 
-    async fn find(&self, subject: &str) -> Result<(&PoolAdmin, Value), Problem> {
-        let admin = self.admin()?;
+    async fn find_account(&self, subject: &str) -> Result<(&PoolAdmin, Value), Problem> {
+        let admin = self.require_admin()?;
         // A user name may be an address, which no path and no log has.
-        let found = admin.list_users(Some(("sub =", subject)), None).await;
-        let user = &found.map_err(|error| problem(&error))?["users"][0];
+        let found = admin.list_users(Some(("sub =", subject)), None).await?;
+        let user = &found["users"][0];
         if user.is_null() {
             return Err(Problem::new(Code::NotFound).detail("the pool has no such user"));
         }
         Ok((admin, user.clone()))
     }
 
-    fn admin(&self) -> Result<&PoolAdmin, Problem> {
+    fn require_admin(&self) -> Result<&PoolAdmin, Problem> {
         let detail = "postern-auth has no AWS credentials for its pool";
         let admin = self.pool.admin.as_ref();
         admin.ok_or_else(|| Problem::new(Code::NotFound).detail(detail))
     }
-}
-
-fn problem(error: &PoolError) -> Problem {
-    error.problem(PoolCall::Admin)
 }

@@ -1,6 +1,5 @@
 //! Evaluation of attempts under the attempt limits, with uniform errors and response times.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use postern_core::clock::Timestamp;
@@ -9,14 +8,13 @@ use postern_core::token::oidc::IdToken;
 use postern_core::{Code, Problem, Secret};
 use tokio::time::Instant;
 
-use super::is_not_evaluated;
-use super::token_issuer::{SignedInUser, TokenIssuer};
-use crate::account_messages::{AccountMessages, AccountNotice};
+use super::token_set::SignedInUser;
+use super::{Flows, is_not_evaluated};
+use crate::account_messages::AccountNotice;
 use crate::client::{ClientContext, RequestDetails};
-use crate::protection::{
-    Attempt, AttemptKind, AttemptLimiter, CredentialDigest, ResponseTimePadding,
-};
-use crate::telemetry::{Metrics, log_limited};
+use crate::pool::error::PoolFault;
+use crate::protection::{Attempt, AttemptKind, CredentialDigest};
+use crate::telemetry::log_limited;
 
 /// `Retry-After` of a throttled anonymous attempt, in seconds. An estimate, since delays double.
 const THROTTLED_RETRY_AFTER_S: u32 = 60;
@@ -26,25 +24,15 @@ const THROTTLED: &str = "throttled";
 /// The reason, in audit events, of right passwords that have been accepted too often.
 const SIGN_IN_QUOTA: &str = "sign_in_quota";
 
-/// Evaluates attempts if the limits allow it and records their outcomes.
-#[derive(Clone, Debug)]
-pub(crate) struct AttemptGuard {
-    limiter: AttemptLimiter,
-    padding: Arc<ResponseTimePadding>,
-    issuer: TokenIssuer,
-    messages: AccountMessages,
-    metrics: Metrics,
-}
-
 /// An attempt on an account.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct AccountAttempt<'a> {
-    pub(super) kind: AttemptKind,
-    pub(super) client: &'a ClientContext,
+    kind: AttemptKind,
+    client: &'a ClientContext,
     /// The e-mail address or user name of the account.
-    pub(super) account: &'a str,
+    account: &'a str,
     /// The problem code of a wrong guess. A throttled attempt gets it as well.
-    pub(super) failure_code: Code,
+    failure_code: Code,
 }
 
 /// The error of an attempt that was evaluated.
@@ -55,32 +43,9 @@ pub(super) struct AttemptError {
     pub(super) is_proven: bool,
 }
 
-// === impl AttemptGuard ===
+// === impl Flows ===
 
-impl AttemptGuard {
-    pub(crate) fn new(
-        limiter: AttemptLimiter,
-        issuer: TokenIssuer,
-        messages: AccountMessages,
-        metrics: Metrics,
-    ) -> Self {
-        Self {
-            limiter,
-            padding: Arc::default(),
-            issuer,
-            messages,
-            metrics,
-        }
-    }
-
-    pub(crate) fn limiter(&self) -> &AttemptLimiter {
-        &self.limiter
-    }
-
-    pub(crate) fn messages(&self) -> &AccountMessages {
-        &self.messages
-    }
-
+impl Flows {
     /// Trusts the client's network after a completed sign-in that started at `started_at`, and
     /// tells the owner of the account if the sign-in is the first one from there.
     pub(super) async fn trust_network(
@@ -91,18 +56,17 @@ impl AttemptGuard {
         started_at: Timestamp,
     ) {
         let (account, subject) = (email.as_str(), Some(subject));
-        let trusting = self
-            .limiter
-            .trust_network(client, account, subject, started_at);
+        let limiter = &self.limiter;
+        let trusting = limiter.trust_network(client, account, subject, started_at);
         if trusting.await {
-            self.messages
-                .notice(AccountNotice::NewNetwork, email, subject, client);
+            let notice = AccountNotice::NewNetwork;
+            self.messages.notice(notice, email, subject, client);
         }
     }
 
     /// Counts and logs a throttled attempt. The account is not logged: it may be an e-mail address.
     fn record_throttled(&self, kind: AttemptKind, client: &ClientContext) {
-        client.details.set_reason(THROTTLED);
+        let _ = client.details.reason.set(THROTTLED);
         self.metrics.count_throttled(kind);
         let (kind, request_id) = (kind.name(), &*client.request_id);
         log_limited!(warn, kind, request_id, "attempts throttled");
@@ -119,7 +83,7 @@ impl AttemptGuard {
         self.evaluate_with(attempt, |_| evaluation).await
     }
 
-    /// Evaluates an attempt as [`AttemptGuard::evaluate`] does; the evaluation depends on how the
+    /// Evaluates an attempt as [`Flows::evaluate`] does; the evaluation depends on how the
     /// attempt is counted.
     async fn evaluate_with<T, F>(
         &self,
@@ -163,7 +127,7 @@ impl AttemptGuard {
         outcome.map_err(|error| error.problem)
     }
 
-    /// Evaluates a password as [`AttemptGuard::evaluate`] does, and limits how often the right one
+    /// Evaluates a password as [`Flows::evaluate`] does, and limits how often the right one
     /// is accepted.
     pub(super) async fn evaluate_password(
         &self,
@@ -205,7 +169,7 @@ impl AttemptGuard {
             return outcome;
         };
         if let Ok(signed_in) = outcome {
-            self.issuer.discard(&signed_in).await;
+            self.discard(&signed_in).await;
         }
         let problem = self.too_many_sign_ins(details, wait);
         Err(AttemptError::after_proof(problem))
@@ -215,7 +179,7 @@ impl AttemptGuard {
     ///
     /// # Errors
     /// `rate_limited` if the client's address or network is throttled.
-    pub(super) async fn check_anonymous(
+    pub(super) async fn admit_anonymous(
         &self,
         kind: AttemptKind,
         client: &ClientContext,
@@ -245,8 +209,8 @@ impl AttemptGuard {
 
     /// Counts and logs a right password, or a social identity, that is accepted too often.
     fn too_many_sign_ins(&self, details: &RequestDetails, wait: Duration) -> Problem {
-        details.set_reason(SIGN_IN_QUOTA);
-        self.metrics.sign_in_quota_exceeded.inc();
+        let _ = details.reason.set(SIGN_IN_QUOTA);
+        self.metrics.own.sign_in_quota_exceeded.inc();
         log_limited!(warn, "sign-in quota exceeded");
         let seconds = u32::try_from(wait.as_millis().div_ceil(1000)).unwrap_or(u32::MAX);
         Problem::new(Code::RateLimited).retry_after(seconds.max(1))
@@ -268,6 +232,24 @@ impl AttemptGuard {
     }
 }
 
+// === impl AccountAttempt ===
+
+impl<'a> AccountAttempt<'a> {
+    pub(super) fn new(
+        kind: AttemptKind,
+        client: &'a ClientContext,
+        account: &'a str,
+        failure_code: Code,
+    ) -> Self {
+        Self {
+            kind,
+            client,
+            account,
+            failure_code,
+        }
+    }
+}
+
 // === impl AttemptError ===
 
 impl AttemptError {
@@ -286,6 +268,12 @@ impl From<Problem> for AttemptError {
             problem,
             is_proven: false,
         }
+    }
+}
+
+impl From<PoolFault> for AttemptError {
+    fn from(fault: PoolFault) -> Self {
+        Problem::from(fault).into()
     }
 }
 

@@ -1,36 +1,26 @@
 //! `POST /auth/challenge`: further steps of a sign-in, such as a second factor.
 
 use std::collections::HashMap;
-use std::sync::Arc;
 
 use postern_core::email::EmailAddress;
 use postern_core::{Code, Problem, Secret};
 
-use super::FlowParts;
+use super::Flows;
 use super::account_codes::CodePurpose;
 use super::attempt_guard::{AccountAttempt, AttemptError};
 use super::challenge_session::{ChallengeSession, SocialLink};
 use super::security_stamps::{StampSnapshot, stamped_names};
-use super::social::{AccountResolver, AuthorizedUser};
-use super::token_issuer::SignedInUser;
-use super::token_set::TokenSet;
+use super::social::AuthorizedUser;
+use super::token_set::{SignedInUser, TokenSet};
 use crate::account_messages::AccountNotice;
 use crate::client::ClientContext;
-use crate::pool::error::{PoolCall, PoolError};
-use crate::pool::{PoolChallenge, PoolTokens, SignInStep};
+use crate::pool::error::PoolFault;
+use crate::pool::{PoolTokens, SignInStep};
 use crate::protection::AttemptKind;
-use crate::telemetry::{AuditedResult, Completed, Operation};
+use crate::telemetry::{AuditedResult, Operation};
 
 /// The challenge whose answer changes the password.
 const NEW_PASSWORD_REQUIRED: &str = "NEW_PASSWORD_REQUIRED";
-
-/// Answers challenges of the pool.
-#[derive(Debug)]
-pub(crate) struct ChallengeFlow {
-    pub(crate) parts: Arc<FlowParts>,
-    /// `None` if social sign-in is not configured.
-    pub(crate) accounts: Option<Arc<AccountResolver>>,
-}
 
 /// A client's response to a challenge.
 #[derive(Clone, Debug)]
@@ -45,31 +35,30 @@ pub(crate) struct ChallengeAnswer {
     pub(crate) responses: HashMap<String, String>,
 }
 
-// === impl ChallengeFlow ===
+// === impl Flows ===
 
-impl ChallengeFlow {
+impl Flows {
     /// Answers a challenge. Returns tokens if the sign-in is complete.
     ///
     /// # Errors
     /// `challenge_required` if the pool requires another step; `invalid_challenge` for a wrong
     /// response and for an invalid or expired session; the problem codes of pool errors.
-    pub(crate) async fn answer(
+    pub(crate) async fn answer_challenge(
         &self,
         client: &ClientContext,
         answer: ChallengeAnswer,
     ) -> AuditedResult<TokenSet> {
-        let outcome = Box::pin(self.evaluate(client, answer)).await;
-        self.audit
-            .complete(client, Operation::SignIn, outcome.map(Completed::from))
+        let outcome = Box::pin(self.try_answer(client, answer)).await;
+        self.audit.complete(client, Operation::SignIn, outcome)
     }
 
-    async fn evaluate(
+    async fn try_answer(
         &self,
         client: &ClientContext,
         answer: ChallengeAnswer,
     ) -> Result<SignedInUser, Problem> {
         let opened = ChallengeSession::open(&self.key_ring, &answer.session, self.clock.now());
-        if let Some(ChallengeSession::Address { user, stamps, .. }) = opened {
+        if let Some(ChallengeSession::Address { user, stamps }) = opened {
             return Box::pin(self.prove_address(client, &user, &stamps, answer)).await;
         }
         let Some(ChallengeSession::Pool {
@@ -80,7 +69,6 @@ impl ChallengeFlow {
             link,
             attributes,
             mut stamps,
-            ..
         }) = opened
         else {
             return Err(Code::InvalidChallenge.into());
@@ -90,19 +78,17 @@ impl ChallengeFlow {
             client.details.set_email(email);
         }
         let answers = answer.into_pool_responses(&name, &attributes)?;
-        let started_at = self.guard.limiter().now();
+        let started_at = self.clock.now();
         let is_new_password = name == NEW_PASSWORD_REQUIRED;
         let locked = email.as_ref().filter(|_| is_new_password);
         let evaluation = async {
             // Before the pool is asked, which may set a password, and afterwards: a reset renews the stamps
             // before it revokes the tokens.
             self.verify_stamps(&stamps).await?;
-            let step = self
+            let answered = self
                 .pool
-                .answer_challenge(&name, &session, &username, answers)
-                .await;
-            let step =
-                step.map_err(|error| AttemptError::from(error.problem(PoolCall::Challenge)))?;
+                .answer_challenge(&name, &session, &username, answers);
+            let step = answered.await?;
             let verified = self.verify_stamps(&stamps).await;
             verified.map_err(AttemptError::after_proof)?;
             if is_new_password {
@@ -114,26 +100,20 @@ impl ChallengeFlow {
         };
         let evaluation = async {
             match locked {
-                Some(email) => self.locks.with_address(email, Box::pin(evaluation)).await,
+                Some(email) => self.with_address(email, Box::pin(evaluation)).await,
                 None => evaluation.await,
             }
         };
         // An attacker who has the password can guess a code, or try new passwords without end.
-        let attempt = AccountAttempt {
-            kind: AttemptKind::SecondFactor,
-            client,
-            account: &username,
-            failure_code: Code::InvalidChallenge,
-        };
-        let signed_in = Box::pin(self.guard.evaluate(attempt, evaluation)).await?;
+        let (kind, code) = (AttemptKind::SecondFactor, Code::InvalidChallenge);
+        let attempt = AccountAttempt::new(kind, client, &username, code);
+        let signed_in = Box::pin(self.evaluate(attempt, evaluation)).await?;
         if let Some(email) = &email {
-            let (guard, subject) = (&self.guard, &*signed_in.subject);
-            guard
-                .trust_network(client, email, subject, started_at)
-                .await;
+            let subject = &*signed_in.subject;
+            self.trust_network(client, email, subject, started_at).await;
             if is_new_password {
-                let (messages, notice) = (guard.messages(), AccountNotice::PasswordChanged);
-                messages.notice(notice, email, Some(subject), client);
+                let notice = AccountNotice::PasswordChanged;
+                self.messages.notice(notice, email, Some(subject), client);
             }
         }
         Ok(signed_in)
@@ -147,34 +127,26 @@ impl ChallengeFlow {
         stamps: &StampSnapshot,
         answer: ChallengeAnswer,
     ) -> Result<SignedInUser, Problem> {
-        let accounts = self.accounts.as_ref().ok_or(Code::InvalidChallenge)?;
         let email = user.id_token.email.as_deref().and_then(EmailAddress::parse);
+        let email = email.filter(|_| self.social.is_some());
         let email = email.ok_or(Code::InvalidChallenge)?;
         let code = answer.code.ok_or(Code::InvalidChallenge)?;
         client.details.set_email(&email);
-        let attempt = AccountAttempt {
-            kind: AttemptKind::ConfirmationCode,
-            client,
-            account: email.as_str(),
-            failure_code: Code::InvalidChallenge,
-        };
+        let (kind, failure) = (AttemptKind::ConfirmationCode, Code::InvalidChallenge);
+        let attempt = AccountAttempt::new(kind, client, email.as_str(), failure);
         let evaluation = async {
             self.verify_stamps(stamps).await?;
-            Box::pin(accounts.sign_in_with_code(client, user, &code)).await
+            Box::pin(self.sign_in_with_code(client, user, &code)).await
         };
-        Box::pin(self.guard.evaluate(attempt, evaluation)).await
+        Box::pin(self.evaluate(attempt, evaluation)).await
     }
-}
 
-// === impl FlowParts ===
-
-impl FlowParts {
     /// Signs in with a password. A challenge is an error after proof.
     pub(super) async fn check_password(
         &self,
         email: &EmailAddress,
         password: &Secret,
-    ) -> Result<Result<PoolTokens, AttemptError>, PoolError> {
+    ) -> Result<Result<PoolTokens, AttemptError>, PoolFault> {
         let (mut stamps, name) = (StampSnapshot::default(), email.as_str());
         // A sign-in without a challenge does not need the cache.
         let stamped = self.add_stamps(&mut stamps, &[name]).await;
@@ -186,25 +158,6 @@ impl FlowParts {
                 Err(AttemptError::after_proof(required.await))
             }
         })
-    }
-
-    /// Returns the problem that asks for the response to a challenge. The stamps that are missing, as
-    /// that of the user name, which the pool has told, are those of the present.
-    pub(crate) async fn challenge_required(
-        &self,
-        challenge: &PoolChallenge,
-        email: Option<&EmailAddress>,
-        link: Option<&SocialLink>,
-        mut stamps: StampSnapshot,
-    ) -> Problem {
-        let names = stamped_names(Some(&challenge.username), email);
-        match self.add_stamps(&mut stamps, &names).await {
-            Ok(()) => {
-                let issuer = &self.issuer;
-                issuer.challenge_required(challenge, email, link, stamps)
-            }
-            Err(problem) => problem,
-        }
     }
 
     /// Returns the tokens of a completed sign-in, or the next challenge as an error. `email` is the
@@ -225,12 +178,12 @@ impl FlowParts {
                 return Err(AttemptError::after_proof(required.await));
             }
         };
-        let signed_in = self.issuer.issue(tokens)?;
+        let signed_in = self.issue(tokens)?;
         if let Some((issuer, subject)) = link {
             let found = self.store.social_identity(issuer, subject).await;
             let found = found.map_err(Problem::from)?;
             if found.is_none_or(|found| found.user_id != signed_in.subject) {
-                self.issuer.discard(&signed_in).await;
+                self.discard(&signed_in).await;
                 return Err(AttemptError::after_proof(Code::InvalidChallenge.into()));
             }
         }
@@ -249,18 +202,17 @@ impl FlowParts {
             (Some(admin), Some(username)) => admin.sign_out_everywhere(username).await,
             (Some(_) | None, _) => Ok(()),
         };
-        let ended = ended.map_err(|error| error.problem(PoolCall::Admin));
-        renewed.and(ended)
+        renewed.and(ended.map_err(Problem::from))
     }
 
     /// Removes the social links of an account and the code for another one, which the owner may not
-    /// have made. Before [`FlowParts::end_sign_ins`].
+    /// have made. Before [`Flows::end_sign_ins`].
     pub(super) async fn remove_links(
         &self,
         email: &EmailAddress,
         subject: &str,
     ) -> Result<(), Problem> {
-        let voided = self.codes.void(CodePurpose::SocialLink, email).await;
+        let voided = self.void_code(CodePurpose::SocialLink, email).await;
         let deleted = self.store.delete_social_identities_of(subject).await;
         voided.and(deleted.map_err(Problem::from))
     }

@@ -12,7 +12,8 @@ use postern_core::{Code, Problem};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use super::security_stamps::StampSnapshot;
+use super::Flows;
+use super::security_stamps::{StampSnapshot, stamped_names};
 use super::social::AuthorizedUser;
 use crate::crypto::KeyRing;
 use crate::pool::PoolChallenge;
@@ -53,36 +54,53 @@ pub(super) enum ChallengeSession {
         /// ones that the answer may set.
         attributes: Vec<String>,
         stamps: StampSnapshot,
-        expires_at: i64,
     },
     /// The proof of a social identity's address with a code.
     Address {
         user: AuthorizedUser,
         stamps: StampSnapshot,
-        expires_at: i64,
     },
     /// The confirmation of an address with a code.
     Confirm {
         email: String,
         /// The id of the pending registration, which has the profile.
         id: String,
-        expires_at: i64,
     },
 }
 
 // === impl ChallengeSession ===
 
 impl ChallengeSession {
-    pub(super) fn for_challenge(
+    fn seal(&self, key_ring: &KeyRing, expires_at: Timestamp) -> String {
+        key_ring.seal_json(&CHALLENGE_CONTEXT, &(self, expires_at.0))
+    }
+
+    /// Opens a session. Returns `None` if it was not sealed with one of the keys, or has expired.
+    pub(super) fn open(key_ring: &KeyRing, text: &str, now: Timestamp) -> Option<Self> {
+        let (session, expires_at) = key_ring.open_json(&CHALLENGE_CONTEXT, text)?;
+        (now.0 < expires_at).then_some(session)
+    }
+}
+
+// === impl Flows ===
+
+impl Flows {
+    /// Returns the problem that asks for the response to a challenge of the pool. The stamps that are
+    /// missing, as that of the user name, which the pool has told, are those of the present.
+    pub(crate) async fn challenge_required(
+        &self,
         challenge: &PoolChallenge,
         email: Option<&EmailAddress>,
         link: Option<&SocialLink>,
-        stamps: StampSnapshot,
-        expires_at: Timestamp,
-    ) -> Self {
+        mut stamps: StampSnapshot,
+    ) -> Problem {
+        let names = stamped_names(Some(&challenge.username), email);
+        if let Err(problem) = self.add_stamps(&mut stamps, &names).await {
+            return problem;
+        }
         let required = challenge.parameters.get("requiredAttributes");
         let required = required.and_then(|text| serde_json::from_str(text).ok());
-        Self::Pool {
+        let session = ChallengeSession::Pool {
             name: challenge.name.clone(),
             session: challenge.session.clone(),
             username: challenge.username.clone(),
@@ -90,75 +108,57 @@ impl ChallengeSession {
             link: link.cloned(),
             attributes: required.unwrap_or_default(),
             stamps,
-            expires_at: expires_at.0,
+        };
+        let mut parameters = challenge.parameters.clone();
+        for internal in ["USER_ID_FOR_SRP", "USERNAME", "SECRET_HASH"] {
+            parameters.remove(internal);
         }
+        self.ask(&challenge.name, &session, CHALLENGE_TTL, &json!(parameters))
     }
 
-    pub(super) fn for_address(
+    /// Returns the problem that asks for the code that was sent to the address of a social identity.
+    pub(super) fn address_unproven(
+        &self,
         user: &AuthorizedUser,
         email: &EmailAddress,
         stamps: StampSnapshot,
-        expires_at: Timestamp,
-    ) -> Self {
+    ) -> Problem {
         let mut user = user.clone();
         let id = &mut user.id_token;
         (id.email, id.picture) = (Some(email.as_str().to_owned()), None);
         let names = ["given_name", "family_name"];
         id.claims.retain(|name, _| names.contains(&name.as_str()));
-        Self::Address {
-            user,
-            stamps,
-            expires_at: expires_at.0,
-        }
+        let parameters = json!({ "CODE_DELIVERY_DESTINATION": email.as_str() });
+        let session = ChallengeSession::Address { user, stamps };
+        self.ask(CONFIRM_ADDRESS, &session, CHALLENGE_TTL, &parameters)
     }
 
-    pub(super) fn for_confirmation(email: &EmailAddress, id: &str, expires_at: Timestamp) -> Self {
-        Self::Confirm {
+    /// Returns the problem that asks for the code that was sent to the address of a registration.
+    pub(super) fn confirmation_required(
+        &self,
+        email: &EmailAddress,
+        registration: &str,
+    ) -> Problem {
+        let session = ChallengeSession::Confirm {
             email: email.as_str().to_owned(),
-            id: id.to_owned(),
-            expires_at: expires_at.0,
-        }
-    }
-
-    pub(super) fn seal(&self, key_ring: &KeyRing) -> String {
-        let plain = serde_json::to_vec(self).expect("the enum serializes to JSON");
-        key_ring.seal(&CHALLENGE_CONTEXT, &plain)
-    }
-
-    /// Opens a session. Returns `None` if it was not sealed with one of the keys, or has expired.
-    pub(super) fn open(key_ring: &KeyRing, text: &str, now: Timestamp) -> Option<Self> {
-        let session: Self =
-            serde_json::from_slice(&key_ring.open(&CHALLENGE_CONTEXT, text)?).ok()?;
-        let (Self::Pool { expires_at, .. }
-        | Self::Address { expires_at, .. }
-        | Self::Confirm { expires_at, .. }) = &session;
-        (now.0 < *expires_at).then_some(session)
-    }
-}
-
-/// Returns the problem that asks for the response to a challenge of the pool.
-pub(super) fn challenge_required(challenge: &PoolChallenge, session: &str) -> Problem {
-    let mut parameters = challenge.parameters.clone();
-    parameters.retain(|name, _| {
-        !matches!(
-            name.as_str(),
-            "USER_ID_FOR_SRP" | "USERNAME" | "SECRET_HASH"
+            id: registration.to_owned(),
+        };
+        let problem = self.ask(CONFIRM_SIGN_UP, &session, CONFIRMATION_TTL, &json!({}));
+        problem.detail(
+            "confirm the address with the code that was sent to it, at POST /auth/register/confirm",
         )
-    });
-    problem(&challenge.name, session, &json!(parameters))
-}
+    }
 
-/// Returns the problem that asks for the code that was sent to the address of a social identity.
-pub(super) fn address_unproven(email: &EmailAddress, session: &str) -> Problem {
-    let parameters = json!({ "CODE_DELIVERY_DESTINATION": email.as_str() });
-    problem(CONFIRM_ADDRESS, session, &parameters)
-}
-
-/// Returns the problem that asks for the code that was sent to the address.
-pub(super) fn confirmation_required(session: &str) -> Problem {
-    problem(CONFIRM_SIGN_UP, session, &json!({})).detail(
-        "confirm the address with the code that was sent to it, at POST /auth/register/confirm",
-    )
+    fn ask(
+        &self,
+        name: &str,
+        session: &ChallengeSession,
+        ttl: Duration,
+        parameters: &Value,
+    ) -> Problem {
+        let session = session.seal(&self.key_ring, self.clock.now().plus(ttl));
+        problem(name, &session, parameters)
+    }
 }
 
 /// Returns the problem that asks for a password reset. It has no session.
@@ -182,21 +182,13 @@ mod tests {
     #[test]
     fn session_expires_and_is_no_refresh_token() {
         let keys = KeyRing::new(SealingKey::new(&random::bytes()), Vec::new());
-        let email = EmailAddress::parse("ada@example.com").expect("address");
-        let session = ChallengeSession::for_confirmation(&email, "r-1", Timestamp(1000));
-        let text = session.seal(&keys);
+        let session = ChallengeSession::Confirm {
+            email: "ada@example.com".to_owned(),
+            id: "r-1".to_owned(),
+        };
+        let text = session.seal(&keys, Timestamp(1000));
         assert!(ChallengeSession::open(&keys, &text, Timestamp(999)).is_some());
         assert!(ChallengeSession::open(&keys, &text, Timestamp(1000)).is_none());
         assert!(RefreshGrant::open(&keys, &text).is_none());
-    }
-
-    #[test]
-    fn required_password_reset_is_a_challenge() {
-        let body = password_reset_required().to_json("id-1");
-        assert_eq!(
-            (&body["status"], &body["code"]),
-            (&json!(401), &json!("challenge_required"))
-        );
-        assert_eq!(body["challenge"]["name"], "PASSWORD_RESET_REQUIRED");
     }
 }

@@ -7,7 +7,6 @@
 //! deleted if this registration created it. The lock of the address is held meanwhile, so that a
 //! concurrent registration of the same address is not affected.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use postern_core::backoff::Backoff;
@@ -17,12 +16,13 @@ use serde_json::{Map, Value};
 use tokio_util::sync::CancellationToken;
 use uuid::Uuid;
 
-use super::FlowParts;
+use super::Flows;
+use super::registration::profile_problem;
 use crate::actor_service::ActorServiceError;
 use crate::client::ClientContext;
 use crate::crypto::KeyRing;
 use crate::pool::admin::{PoolAccount, PoolAdmin};
-use crate::pool::error::{PoolCall, PoolError};
+use crate::pool::error::PoolFault;
 use crate::store::{PendingRegistration, StoreError};
 use crate::telemetry::Operation;
 
@@ -40,30 +40,18 @@ const PROFILE_CONTEXT: &str = "postern registration profile";
 /// Tolerance for the clock of the pool, which counts whole seconds, in milliseconds.
 const CLOCK_TOLERANCE_MS: i64 = 5_000;
 
-/// Completes or undoes interrupted registrations.
-#[derive(Debug)]
-pub(crate) struct RegistrationCompensator {
-    pub(crate) parts: Arc<FlowParts>,
-}
+/// The outcome, in audit events, of a registration whose user and profile exist.
+const FINISHED: &str = "finished";
+/// The outcome of a registration whose user does not exist, or was deleted.
+const UNDONE: &str = "undone";
 
-/// The resolution of an interrupted registration.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Resolution {
-    /// User and profile exist.
-    Completed,
-    /// The user does not exist, or was deleted.
-    Undone,
-    /// A dependency is unavailable; to be tried again.
-    Postponed,
-}
+// === impl Flows ===
 
-// === impl RegistrationCompensator ===
-
-impl RegistrationCompensator {
+impl Flows {
     /// Resolves due registrations until shutdown.
-    pub(crate) async fn run(&self, shutdown: &CancellationToken) {
+    pub(crate) async fn run_compensation(&self, shutdown: &CancellationToken) {
         while !shutdown.is_cancelled() {
-            if let Err(error) = self.run_once().await {
+            if let Err(error) = self.compensate().await {
                 postern_core::log_outage!("database", %error, "pending registrations unavailable");
             }
             let pause = tokio::time::sleep(COMPENSATION_INTERVAL);
@@ -72,7 +60,7 @@ impl RegistrationCompensator {
     }
 
     /// Resolves due registrations and returns how many were completed or undone.
-    pub(crate) async fn run_once(&self) -> Result<usize, StoreError> {
+    pub(crate) async fn compensate(&self) -> Result<usize, StoreError> {
         let mut resolved = 0;
         self.store.synchronize(&self.clock).await?;
         // Accounts are deleted: nobody knows which clock is wrong.
@@ -80,29 +68,25 @@ impl RegistrationCompensator {
             let now = self.clock.now();
             let due = self.store.due_registrations(now, COMPENSATION_BATCH_SIZE);
             for pending in due.await? {
-                resolved += usize::from(self.process(&pending).await?);
+                resolved += usize::from(self.resolve_due(&pending).await?);
             }
         }
-        self.metrics
-            .set_pending_registrations(self.store.count_registrations().await?);
+        let pending = self.store.count_registrations().await?;
+        self.metrics.own.pending_registrations.set(pending);
         Ok(resolved)
     }
 
     /// Resolves a registration, or postpones it. Returns whether it was resolved.
-    async fn process(&self, pending: &PendingRegistration) -> Result<bool, StoreError> {
-        let Some(resolution) = self.resolve_locked(pending).await? else {
-            return Ok(false);
-        };
-        let outcome = match resolution {
-            Resolution::Completed => "finished",
-            Resolution::Undone => "undone",
-            Resolution::Postponed => {
+    async fn resolve_due(&self, pending: &PendingRegistration) -> Result<bool, StoreError> {
+        let outcome = match self.resolve_locked(pending).await {
+            Ok(Some(outcome)) => outcome,
+            Ok(None) => return Ok(false),
+            // A dependency is unavailable, which has been logged: to be tried again.
+            Err(_) => {
                 let failures = u32::try_from(pending.attempts + 1).unwrap_or(u32::MAX);
                 let due_at = self.clock.now().plus(RETRY_DELAYS.delay(failures));
-                self.store
-                    .postpone_registration(&pending.id, due_at)
-                    .await?;
-                return Ok(false);
+                let postponed = self.store.postpone_registration(&pending.id, due_at);
+                return postponed.await.map(|()| false);
             }
         };
         self.store.delete_registration(&pending.id).await?;
@@ -121,84 +105,58 @@ impl RegistrationCompensator {
     async fn resolve_locked(
         &self,
         pending: &PendingRegistration,
-    ) -> Result<Option<Resolution>, StoreError> {
+    ) -> Result<Option<&'static str>, Problem> {
         let Some(email) = EmailAddress::parse(&pending.email) else {
-            return Ok(Some(Resolution::Undone));
+            return Ok(Some(UNDONE));
         };
         let work = async {
-            let resolution = match self.store.registration(&pending.id).await {
-                Ok(Some(pending)) => Ok(Some(self.resolve(&pending, &email).await)),
-                Ok(None) => Ok(None),
-                Err(error) => Err(error),
-            };
-            Ok::<_, Problem>(resolution)
+            match self.store.registration(&pending.id).await? {
+                Some(pending) => self.resolve(&pending, &email).await.map(Some),
+                None => Ok(None),
+            }
         };
-        self.locks
-            .with_address(&email, Box::pin(work))
-            .await
-            .unwrap_or(Ok(Some(Resolution::Postponed)))
+        self.with_address(&email, Box::pin(work)).await
     }
 
     /// Resolves a registration whose address is locked. Deletes a user that it created and did not
     /// complete.
-    pub(super) async fn resolve(
+    async fn resolve(
         &self,
         pending: &PendingRegistration,
         email: &EmailAddress,
-    ) -> Resolution {
+    ) -> Result<&'static str, Problem> {
         let Some(admin) = &self.pool.admin else {
             // Users cannot be deleted without AWS credentials. Repeating the registration completes
             // it. Of one that awaited its confirmation, the pool keeps the user.
-            return match pending.profile {
-                Some(_) => Resolution::Undone,
-                None => Resolution::Postponed,
-            };
+            let awaited = pending.profile.as_ref();
+            return awaited
+                .map(|_| UNDONE)
+                .ok_or_else(|| Code::Unavailable.into());
         };
-        let subject = match self.created_user(admin, pending, email).await {
-            Ok(Some(subject)) => subject,
-            Ok(None) => return Resolution::Undone,
-            Err(()) => return Resolution::Postponed,
+        let Some(subject) = self.created_user(admin, pending, email).await? else {
+            return Ok(UNDONE);
         };
-        match self.store.has_social_identity(&subject).await {
-            Ok(true) => return Resolution::Completed,
-            Ok(false) => {}
-            Err(_) => return Resolution::Postponed,
+        if self.store.has_social_identity(&subject).await?
+            || self.has_actor_profile(&subject).await?
+        {
+            return Ok(FINISHED);
         }
-        match self.actor_service.has_profile(&subject).await {
-            Ok(true) => Resolution::Completed,
-            Ok(false) => {
-                let resolved = self.save_or_delete(admin, pending, email, &subject).await;
-                resolved.unwrap_or(Resolution::Postponed)
-            }
-            Err(_) => Resolution::Postponed,
-        }
-    }
-
-    /// Saves the profile of a user who has confirmed the address, and deletes any other.
-    async fn save_or_delete(
-        &self,
-        admin: &PoolAdmin,
-        pending: &PendingRegistration,
-        email: &EmailAddress,
-        subject: &str,
-    ) -> Result<Resolution, PoolError> {
         if let Some(profile) = open_profile(&self.key_ring, pending) {
-            let account = admin.find_user(subject).await?;
+            let account = admin.find_user(&subject).await?;
+            // The user has confirmed the address.
             if let Some(account) = account.filter(|account| !account.is_unconfirmed) {
-                let saved = self
+                let verified = account.is_verified;
+                let saving = self
                     .actor_service
-                    .save_profile(subject, email, account.is_verified, &profile)
-                    .await;
-                return Ok(match saved {
-                    Err(ActorServiceError::Unavailable) => Resolution::Postponed,
-                    Ok(()) | Err(_) => Resolution::Completed,
-                });
+                    .save_profile(&subject, email, verified, &profile);
+                return match saving.await {
+                    Err(error @ ActorServiceError::Unavailable) => Err(profile_problem(error)),
+                    Ok(()) | Err(_) => Ok(FINISHED),
+                };
             }
         }
-        admin
-            .delete_user(subject)
-            .await
-            .map(|()| Resolution::Undone)
+        admin.delete_user(&subject).await?;
+        Ok(UNDONE)
     }
 
     /// Returns the subject of the user that a registration created. If the response to SignUp was
@@ -208,21 +166,16 @@ impl RegistrationCompensator {
         admin: &PoolAdmin,
         pending: &PendingRegistration,
         email: &EmailAddress,
-    ) -> Result<Option<String>, ()> {
+    ) -> Result<Option<String>, PoolFault> {
         if let Some(subject) = &pending.subject {
             return Ok(Some(subject.clone()));
         }
-        let account = admin.find_owner(email).await.map_err(drop)?;
+        let account = admin.find_owner(email).await?;
         let earliest = pending.began_at.saturating_sub(CLOCK_TOLERANCE_MS);
-        Ok(account
-            .filter(|account| account.created_at.0 >= earliest)
-            .map(|account| account.subject))
+        let account = account.filter(|account| account.created_at.0 >= earliest);
+        Ok(account.map(|account| account.subject))
     }
-}
 
-// === impl FlowParts ===
-
-impl FlowParts {
     /// Replaces an account, whose address nobody had proven, by a new one with a verified address, so
     /// that whoever has created it keeps neither profile nor tokens. To be called under the lock of
     /// the address. A crash leaves no account, or one without a profile, which is saved later.
@@ -234,22 +187,16 @@ impl FlowParts {
         password: &Secret,
     ) -> Result<PoolAccount, Problem> {
         let admin = self.pool.admin.as_ref().ok_or(Code::Internal)?;
-        let problem = |error: PoolError| error.problem(PoolCall::Admin);
-        let (id, now) = (
-            Uuid::new_v4().to_string(),
-            self.store.now(&self.clock).await?,
-        );
+        let id = Uuid::new_v4().to_string();
+        let now = self.store.now(&self.clock).await?;
         let due_at = now.plus(REGISTRATION_TIMEOUT);
         self.store
             .insert_registration(&id, email.as_str(), now, due_at)
             .await?;
-        admin
-            .delete_user(&account.username)
-            .await
-            .map_err(problem)?;
+        admin.delete_user(&account.username).await?;
         let (operation, outcome) = (Operation::PasswordReset, "unverified_account_deleted");
         self.audit.log(client, operation, &account.subject, outcome);
-        let created = admin.create_user(email).await.map_err(problem)?;
+        let created = admin.create_user(email).await?;
         let empty = Map::new();
         let profile = seal_profile(&self.key_ring, &id, &empty);
         self.store
@@ -259,7 +206,7 @@ impl FlowParts {
             .await_confirmation(&id, email.as_str(), &profile, due_at)
             .await?;
         let set = admin.set_password(&created.username, password.expose());
-        set.await.map_err(problem)?;
+        set.await?;
         let saved =
             self.actor_service
                 .save_profile(&created.subject, email, created.is_verified, &empty);
@@ -272,8 +219,7 @@ impl FlowParts {
 
 /// Seals the profile of a registration for its row.
 pub(super) fn seal_profile(key_ring: &KeyRing, id: &str, profile: &Map<String, Value>) -> String {
-    let plain = serde_json::to_vec(profile).expect("a map serializes to JSON");
-    key_ring.seal(&[PROFILE_CONTEXT, id], &plain)
+    key_ring.seal_json(&[PROFILE_CONTEXT, id], profile)
 }
 
 /// Returns the profile in the row of a registration, if it has one.
@@ -282,6 +228,5 @@ pub(super) fn open_profile(
     pending: &PendingRegistration,
 ) -> Option<Map<String, Value>> {
     let sealed = pending.profile.as_deref()?;
-    let plain = key_ring.open(&[PROFILE_CONTEXT, &pending.id], sealed)?;
-    serde_json::from_slice(&plain).ok()
+    key_ring.open_json(&[PROFILE_CONTEXT, &pending.id], sealed)
 }

@@ -1,7 +1,5 @@
 //! `GET /auth/me`: the verified claims of the caller's access token, and the profile.
 
-use std::sync::Arc;
-
 use http::HeaderMap;
 use postern_core::Problem;
 use postern_core::clock::Timestamp;
@@ -9,30 +7,23 @@ use postern_core::token::Caller;
 use postern_service::http::authenticate;
 use serde_json::{Value, json};
 
-use super::FlowParts;
+use super::Flows;
 
-/// Describes the caller of a request.
-#[derive(Debug)]
-pub(crate) struct CurrentUserFlow {
-    pub(crate) parts: Arc<FlowParts>,
-}
+// === impl Flows ===
 
-// === impl CurrentUserFlow ===
-
-impl CurrentUserFlow {
+impl Flows {
     /// Verifies an access token, regardless of an earlier verification by the gateway, and returns
     /// the caller that it identifies. The `profile` of a user of the actor pool is `null` if there is
     /// none, and absent if the actor service does not say.
     ///
     /// # Errors
     /// 401; 503 if the issuer's keys are not available.
-    pub(crate) async fn describe(&self, headers: &HeaderMap) -> Result<Value, Problem> {
-        let parts = &self.parts;
-        let caller = authenticate(headers, &parts.verifier).await?;
+    pub(crate) async fn describe_caller(&self, headers: &HeaderMap) -> Result<Value, Problem> {
+        let caller = authenticate(headers, &self.verifier).await?;
         let mut described = describe(&caller);
         if let Caller::User(user) = &caller
-            && *user.issuer == *parts.actor_issuer
-            && let Ok(profile) = parts.actor_service.profile(&user.subject).await
+            && *user.issuer == *self.actor_issuer
+            && let Ok(profile) = self.actor_service.profile(&user.subject).await
         {
             described["profile"] = profile;
         }

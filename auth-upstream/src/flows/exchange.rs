@@ -9,41 +9,26 @@
 //! is sealed to the epoch of the cache in which it was stored, so that a copy restored from a
 //! snapshot, a replica or a fail-back does not open.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use postern_core::{Code, Problem};
-use postern_store::cache::Cache;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use sha2::{Digest, Sha256};
 use subtle::ConstantTimeEq;
 
 use super::token_set::TokenSet;
-use super::{FlowParts, cache_unavailable};
+use super::{Flows, cache_unavailable};
 use crate::client::ClientContext;
 use crate::crypto::{KeyRing, SealingKey, random, sha256_hex};
 use crate::telemetry::{AuditedResult, Completed, Operation};
 
 /// Validity of a temporary token, as the HTTP API promises.
-pub(crate) const TEMPORARY_TOKEN_TTL: Duration = Duration::from_secs(5 * 60);
+const TEMPORARY_TOKEN_TTL: Duration = Duration::from_secs(5 * 60);
 /// The first part of the sealing context of values. The second is the epoch.
 const VALUE_CONTEXT: &str = "temporary";
-
-/// Issues and redeems temporary tokens.
-#[derive(Clone, Debug)]
-pub(crate) struct TemporaryTokens {
-    cache: Cache,
-}
-
-/// Exchanges temporary tokens.
-#[derive(Debug)]
-pub(crate) struct ExchangeFlow {
-    pub(crate) parts: Arc<FlowParts>,
-    pub(crate) temporary_tokens: TemporaryTokens,
-}
 
 /// The user of a social sign-in, as serialized for clients.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -85,20 +70,11 @@ struct StoredExchange {
     code_challenge: Option<String>,
 }
 
-// === impl TemporaryTokens ===
+// === impl Flows ===
 
-impl TemporaryTokens {
-    pub(crate) fn new(cache: Cache) -> Self {
-        Self { cache }
-    }
-
-    /// Returns the cache key of a token's entry.
-    pub(crate) fn cache_key(token: &str) -> String {
-        format!("postern:auth:temporary:{}", sha256_hex(token))
-    }
-
+impl Flows {
     /// Issues a temporary token for the result of a sign-in.
-    pub(crate) async fn issue(
+    pub(super) async fn issue_temporary_token(
         &self,
         result: SocialResult,
         code_challenge: Option<String>,
@@ -107,12 +83,11 @@ impl TemporaryTokens {
             result,
             code_challenge,
         };
-        let plain = serde_json::to_vec(&stored).expect("the struct serializes to JSON");
         let token = random::token();
-        let key = Self::cache_key(&token);
+        let key = temporary_token_key(&token);
         let storing = async {
             let epoch = self.cache.epoch(&key).await?;
-            let sealed = key_ring(&token).seal(&[VALUE_CONTEXT, &epoch], &plain);
+            let sealed = key_ring(&token).seal_json(&[VALUE_CONTEXT, &epoch], &stored);
             self.cache
                 .set(&key, sealed.as_bytes(), TEMPORARY_TOKEN_TTL)
                 .await
@@ -125,17 +100,19 @@ impl TemporaryTokens {
     ///
     /// Tokens issued before a restart or a fail-over of the cache are lost even if the cache still
     /// contains them, because they may have been exchanged already.
-    async fn redeem(
+    async fn redeem_temporary_token(
         &self,
         token: &str,
         verifier: Option<&str>,
     ) -> Result<ExchangedIdentity, Problem> {
-        let taken = self.cache.take_with_epoch(&Self::cache_key(token)).await;
+        let taken = self
+            .cache
+            .take_with_epoch(&temporary_token_key(token))
+            .await;
         let (sealed, epoch) = taken.map_err(cache_unavailable)?;
-        let stored = sealed.and_then(|sealed| {
+        let stored = sealed.and_then(|sealed| -> Option<StoredExchange> {
             let sealed = String::from_utf8(sealed).ok()?;
-            let plain = key_ring(token).open(&[VALUE_CONTEXT, &epoch], &sealed)?;
-            serde_json::from_slice::<StoredExchange>(&plain).ok()
+            key_ring(token).open_json(&[VALUE_CONTEXT, &epoch], &sealed)
         });
         let redeemed =
             stored.filter(|stored| matches_challenge(stored.code_challenge.as_deref(), verifier));
@@ -147,11 +124,7 @@ impl TemporaryTokens {
             None => Err(Code::InvalidTemporaryToken.into()),
         }
     }
-}
 
-// === impl ExchangeFlow ===
-
-impl ExchangeFlow {
     /// Exchanges a temporary token.
     ///
     /// # Errors
@@ -164,13 +137,18 @@ impl ExchangeFlow {
         token: &str,
         verifier: Option<&str>,
     ) -> AuditedResult<ExchangedIdentity> {
-        let outcome = self.temporary_tokens.redeem(token, verifier).await;
+        let outcome = self.redeem_temporary_token(token, verifier).await;
         let completed = outcome.map(|exchanged| Completed {
             subject: exchanged.user.user_id.clone(),
             value: exchanged,
         });
         self.audit.complete(client, Operation::Exchange, completed)
     }
+}
+
+/// Returns the cache key of a token's entry.
+pub(crate) fn temporary_token_key(token: &str) -> String {
+    format!("postern:auth:temporary:{}", sha256_hex(token))
 }
 
 /// Returns the key that is derived from a token.
@@ -203,6 +181,7 @@ pub(crate) fn is_code_challenge(text: &str) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::Fixture;
 
     #[test]
     fn verifier_must_match_the_challenge() {
@@ -219,12 +198,14 @@ mod tests {
 
     #[tokio::test]
     async fn cache_contains_neither_token_nor_value() {
-        let tokens = TemporaryTokens::new(Cache::open("memory:").await.expect("memory"));
+        let fixture = Fixture::new().await;
+        let flows = fixture.flows();
         let result = SocialResult::Challenge("ada@example.com".into());
-        let token = tokens.issue(result, None).await.expect("stored");
-        let key = TemporaryTokens::cache_key(&token);
+        let token = flows.issue_temporary_token(result, None).await;
+        let token = token.expect("stored");
+        let key = temporary_token_key(&token);
         assert!(!key.contains(&token));
-        let stored = tokens.cache.get(&key).await.expect("cache answers");
+        let stored = flows.cache.get(&key).await.expect("cache answers");
         let stored = stored.expect("an entry");
         assert!(!String::from_utf8_lossy(&stored).contains("ada"));
     }

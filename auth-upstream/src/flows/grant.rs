@@ -36,13 +36,12 @@ impl RefreshGrant {
     }
 
     pub(crate) fn seal(&self, key_ring: &KeyRing) -> String {
-        let plain = serde_json::to_vec(self).expect("the struct serializes to JSON");
-        key_ring.seal(&REFRESH_TOKEN_CONTEXT, &plain)
+        key_ring.seal_json(&REFRESH_TOKEN_CONTEXT, self)
     }
 
     /// Opens a refresh token. Returns `None` unless it was sealed with one of the keys.
     pub(crate) fn open(key_ring: &KeyRing, token: &str) -> Option<Self> {
-        serde_json::from_slice(&key_ring.open(&REFRESH_TOKEN_CONTEXT, token)?).ok()
+        key_ring.open_json(&REFRESH_TOKEN_CONTEXT, token)
     }
 }
 

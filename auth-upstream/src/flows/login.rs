@@ -1,25 +1,16 @@
 //! `POST /auth/login`: sign-in with a password.
 
-use std::sync::Arc;
-
 use postern_core::email::EmailAddress;
 use postern_core::{Code, Problem, Secret};
 
-use super::FlowParts;
+use super::Flows;
 use super::attempt_guard::{AccountAttempt, AttemptError};
 use super::challenge_session::password_reset_required;
-use super::token_issuer::SignedInUser;
-use super::token_set::TokenSet;
+use super::token_set::{SignedInUser, TokenSet};
 use crate::client::ClientContext;
-use crate::pool::error::{PoolCall, PoolError};
+use crate::pool::error::PoolError;
 use crate::protection::AttemptKind;
-use crate::telemetry::{AuditedResult, Completed, Operation};
-
-/// Signs users in with a password.
-#[derive(Debug)]
-pub(crate) struct LoginFlow {
-    pub(crate) parts: Arc<FlowParts>,
-}
+use crate::telemetry::{AuditedResult, Operation};
 
 /// The credentials of a sign-in.
 #[derive(Clone, Debug)]
@@ -28,9 +19,9 @@ pub(crate) struct LoginRequest {
     pub(crate) password: Secret,
 }
 
-// === impl LoginFlow ===
+// === impl Flows ===
 
-impl LoginFlow {
+impl Flows {
     /// Signs a user in.
     ///
     /// # Errors
@@ -42,25 +33,18 @@ impl LoginFlow {
         request: &LoginRequest,
     ) -> AuditedResult<TokenSet> {
         client.details.set_email(&request.email);
-        let started_at = self.guard.limiter().now();
-        let attempt = AccountAttempt {
-            kind: AttemptKind::Password,
-            client,
-            account: request.email.as_str(),
-            failure_code: Code::InvalidCredentials,
-        };
+        let started_at = self.clock.now();
+        let (kind, code) = (AttemptKind::Password, Code::InvalidCredentials);
+        let attempt = AccountAttempt::new(kind, client, request.email.as_str(), code);
         let evaluation = self.check_credentials(request);
-        let guard = &self.guard;
-        let outcome = guard
+        let outcome = self
             .evaluate_password(attempt, &request.password, evaluation)
             .await;
         if let Ok(signed_in) = &outcome {
-            guard
-                .trust_network(client, &request.email, &signed_in.subject, started_at)
+            self.trust_network(client, &request.email, &signed_in.subject, started_at)
                 .await;
         }
-        self.audit
-            .complete(client, Operation::SignIn, outcome.map(Completed::from))
+        self.audit.complete(client, Operation::SignIn, outcome)
     }
 
     async fn check_credentials(
@@ -68,18 +52,20 @@ impl LoginFlow {
         request: &LoginRequest,
     ) -> Result<SignedInUser, AttemptError> {
         let email = &request.email;
-        match self.check_password(email, &request.password).await {
-            Ok(checked) => Ok(self.issuer.issue(checked?)?),
-            Err(PoolError::UserNotConfirmed) => {
-                let pending = self.store.awaiting_registration(email.as_str()).await;
-                let id = pending.map_err(Problem::from)?.unwrap_or_default();
-                let problem = self.issuer.confirmation_required(email, &id);
-                Err(AttemptError::after_proof(problem))
-            }
-            // The pool reports this before it verifies the password, so that the attempt proves
-            // nothing.
-            Err(PoolError::PasswordResetRequired) => Err(password_reset_required().into()),
-            Err(error) => Err(error.problem(PoolCall::SignIn).into()),
+        let fault = match self.check_password(email, &request.password).await {
+            Ok(checked) => return Ok(self.issue(checked?)?),
+            Err(fault) => fault,
+        };
+        if fault.error == PoolError::UserNotConfirmed {
+            let pending = self.store.awaiting_registration(email.as_str()).await;
+            let id = pending.map_err(Problem::from)?.unwrap_or_default();
+            let problem = self.confirmation_required(email, &id);
+            return Err(AttemptError::after_proof(problem));
         }
+        // The pool reports this before it verifies the password, so that the attempt proves nothing.
+        if fault.error == PoolError::PasswordResetRequired {
+            return Err(password_reset_required().into());
+        }
+        Err(fault.into())
     }
 }

@@ -5,30 +5,27 @@ use std::sync::Arc;
 use postern_core::{Code, Problem};
 
 use super::grant::RefreshGrant;
-use super::{FlowParts, run_to_completion};
+use super::{Flows, run_to_completion};
 use crate::client::ClientContext;
-use crate::pool::error::PoolCall;
 use crate::telemetry::{AuditedResult, Completed, Operation};
 
-/// Signs users out.
-#[derive(Clone, Debug)]
-pub(crate) struct LogoutFlow {
-    pub(crate) parts: Arc<FlowParts>,
-}
+// === impl Flows ===
 
-// === impl LogoutFlow ===
-
-impl LogoutFlow {
+impl Flows {
     /// Revokes the refresh tokens of the sign-in to which a token belongs. Succeeds for an invalid
     /// token, which grants nothing. Completes even if the client disconnects.
     ///
     /// # Errors
     /// The problem codes of pool errors: the client repeats the logout.
-    pub(crate) async fn logout(&self, client: &ClientContext, token: &str) -> AuditedResult<()> {
+    pub(crate) async fn logout(
+        self: &Arc<Self>,
+        client: &ClientContext,
+        token: &str,
+    ) -> AuditedResult<()> {
         let outcome = match RefreshGrant::open(&self.key_ring, token) {
             Some(grant) => {
-                let flow = self.clone();
-                run_to_completion(async move { flow.revoke(grant).await }).await
+                let flows = Arc::clone(self);
+                run_to_completion(async move { flows.revoke_grant(grant).await }).await
             }
             None => Ok(Completed {
                 subject: String::new(),
@@ -38,11 +35,11 @@ impl LogoutFlow {
         self.audit.complete(client, Operation::Logout, outcome)
     }
 
-    async fn revoke(&self, grant: RefreshGrant) -> Result<Completed<()>, Problem> {
-        if let Err(error) = self.pool.revoke(&grant.token).await
-            && error.code(PoolCall::Revoke) != Code::InvalidRefreshToken
+    async fn revoke_grant(&self, grant: RefreshGrant) -> Result<Completed<()>, Problem> {
+        if let Err(fault) = self.pool.revoke(&grant.token).await
+            && fault.code() != Code::InvalidRefreshToken
         {
-            return Err(error.problem(PoolCall::Revoke));
+            return Err(fault.into());
         }
         Ok(Completed {
             subject: grant.subject,

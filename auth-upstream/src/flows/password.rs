@@ -4,28 +4,20 @@ use std::sync::Arc;
 
 use postern_core::email::EmailAddress;
 use postern_core::{Code, Problem, Secret};
-use tokio::sync::Semaphore;
 use tokio::task::JoinHandle;
 
-use super::account_codes::{AccountCodes, CodePurpose};
+use super::account_codes::CodePurpose;
 use super::attempt_guard::{AccountAttempt, AttemptError};
-use super::{FlowParts, cache_unavailable, is_not_evaluated, run_to_completion};
+use super::{Flows, cache_unavailable, is_not_evaluated, run_to_completion};
 use crate::account_messages::AccountNotice;
 use crate::client::ClientContext;
 use crate::pool::admin::PoolAdmin;
-use crate::pool::error::{PoolCall, PoolError};
+use crate::pool::error::PoolFault;
 use crate::protection::AttemptKind;
 use crate::telemetry::{AuditedResult, Completed, Operation, log_consequence};
 
 /// The maximum number of reset codes that are being requested at the same time.
 pub(crate) const MAX_CODE_REQUESTS: usize = 64;
-
-/// Requests codes for password resets and resets passwords.
-#[derive(Clone, Debug)]
-pub(crate) struct PasswordFlow {
-    pub(crate) parts: Arc<FlowParts>,
-    pub(crate) code_requests: Arc<Semaphore>,
-}
 
 /// A new password and the code that permits it.
 #[derive(Clone, Debug)]
@@ -35,14 +27,14 @@ pub(crate) struct ResetRequest {
     pub(crate) new_password: Secret,
 }
 
-// === impl PasswordFlow ===
+// === impl Flows ===
 
-impl PasswordFlow {
+impl Flows {
     /// Requests a code in a background task, so that response and response time are the same for
     /// every address, registered or not. Returns the task for tests, or `None` if
     /// [`MAX_CODE_REQUESTS`] are in progress.
     pub(crate) fn request_code(
-        &self,
+        self: &Arc<Self>,
         client: ClientContext,
         email: EmailAddress,
     ) -> Option<JoinHandle<()>> {
@@ -50,32 +42,28 @@ impl PasswordFlow {
             log_consequence!("password reset code not requested, too many in progress");
             return None;
         };
-        let flow = self.clone();
+        let flows = Arc::clone(self);
         Some(postern_core::trace::spawn(async move {
-            flow.send_code(&client, &email).await;
+            flows.send_reset_code(&client, &email).await;
             drop(permit);
         }))
     }
 
-    async fn send_code(&self, client: &ClientContext, email: &EmailAddress) {
+    async fn send_reset_code(&self, client: &ClientContext, email: &EmailAddress) {
         client.details.set_email(email);
         let operation = Operation::RequestResetCode;
-        let Some(mut attempt) = self
-            .guard
-            .admit_silently(AttemptKind::ResetRequest, client, email.as_str())
-            .await
-        else {
+        let admitted = self.admit_silently(AttemptKind::ResetRequest, client, email.as_str());
+        let Some(mut attempt) = admitted.await else {
             let outcome = Code::RateLimited.as_str();
             self.audit.record(client, operation, "", outcome);
             return;
         };
-        let limiter = self.guard.limiter();
         // Logs failures only, not that the user does not exist.
         let sent = match self.own_codes() {
-            Some((codes, admin)) => self.send_own_code(codes, admin, email, client).await,
+            Some(admin) => self.send_own_code(admin, email, client).await,
             None => {
                 let sent = self.pool.forgot_password(email).await;
-                sent.map_err(|error| error.problem(PoolCall::ForgotPassword))
+                sent.map_err(Problem::from)
             }
         };
         let outcome = sent
@@ -83,9 +71,9 @@ impl PasswordFlow {
             .map_or_else(|problem| problem.code().as_str(), |_| "ok");
         self.audit.record(client, operation, "", outcome);
         match sent {
-            Err(problem) if is_not_evaluated(problem.code()) => limiter.refund(attempt).await,
+            Err(problem) if is_not_evaluated(problem.code()) => self.limiter.refund(attempt).await,
             // Each message counts as a failure, because an attacker may request it.
-            Ok(_) | Err(_) => limiter.record_failure(&mut attempt).await,
+            Ok(_) | Err(_) => self.limiter.record_failure(&mut attempt).await,
         }
     }
 
@@ -95,15 +83,15 @@ impl PasswordFlow {
     /// # Errors
     /// `invalid_code` for a wrong code and an unknown user alike; `weak_password`; the problem
     /// codes of pool errors.
-    pub(crate) async fn reset(
-        &self,
+    pub(crate) async fn reset_password(
+        self: &Arc<Self>,
         client: &ClientContext,
         request: &ResetRequest,
     ) -> AuditedResult<()> {
         client.details.set_email(&request.email);
-        let (flow, owned_client, request) = (self.clone(), client.clone(), request.clone());
+        let (flows, owned_client, request) = (Arc::clone(self), client.clone(), request.clone());
         let outcome = run_to_completion(async move {
-            Box::pin(flow.limited_reset(&owned_client, &request)).await
+            Box::pin(flows.limited_reset(&owned_client, &request)).await
         })
         .await;
         let completed = outcome.map(|subject| Completed {
@@ -120,19 +108,13 @@ impl PasswordFlow {
         request: &ResetRequest,
     ) -> Result<Option<String>, Problem> {
         let account = request.email.as_str();
-        let attempt = AccountAttempt {
-            kind: AttemptKind::ResetCode,
-            client,
-            account,
-            failure_code: Code::InvalidCode,
-        };
-        let subject = self
-            .guard
-            .evaluate(attempt, Box::pin(self.try_reset(client, request)))
-            .await?;
+        let (kind, code) = (AttemptKind::ResetCode, Code::InvalidCode);
+        let attempt = AccountAttempt::new(kind, client, account, code);
+        let reset = Box::pin(self.try_reset(client, request));
+        let subject = self.evaluate(attempt, reset).await?;
         let notice = AccountNotice::PasswordChanged;
-        let messages = self.guard.messages();
-        messages.notice(notice, &request.email, subject.as_deref(), client);
+        self.messages
+            .notice(notice, &request.email, subject.as_deref(), client);
         Ok(subject)
     }
 
@@ -145,15 +127,14 @@ impl PasswordFlow {
     ) -> Result<Option<String>, AttemptError> {
         let (email, code) = (&request.email, &request.code);
         let work = async {
-            let Some((codes, admin)) = self.own_codes() else {
+            let Some(admin) = self.own_codes() else {
                 let password = &request.new_password;
                 // The pool's code is used up by the call: what fails before can be repeated.
                 self.renew_stamps(&[email.as_str()]).await?;
-                let reset = self.pool.reset_password(email, code, password).await;
-                reset.map_err(|error| error.problem(PoolCall::ResetPassword))?;
+                self.pool.reset_password(email, code, password).await?;
                 return self.end_earlier_sign_ins(client, email).await;
             };
-            let redeemed = codes.redeem(CodePurpose::Reset, email, code).await?;
+            let redeemed = self.redeem_code(CodePurpose::Reset, email, code).await?;
             let done = async {
                 self.renew_stamps(&[email.as_str()]).await?;
                 self.set_password(admin, client, request).await?;
@@ -161,11 +142,11 @@ impl PasswordFlow {
             };
             let done = done.await;
             if done.is_err() {
-                redeemed.give_back().await;
+                self.give_back(redeemed).await;
             }
             done
         };
-        let done: Result<_, Problem> = self.locks.with_address(email, Box::pin(work)).await;
+        let done: Result<_, Problem> = self.with_address(email, Box::pin(work)).await;
         Ok(done?)
     }
 
@@ -179,8 +160,7 @@ impl PasswordFlow {
         request: &ResetRequest,
     ) -> Result<(), Problem> {
         let (email, password) = (&request.email, &request.new_password);
-        let problem = |error: PoolError| error.problem(PoolCall::Admin);
-        let account = admin.find_owner(email).await.map_err(problem)?;
+        let account = admin.find_owner(email).await?;
         let account = account.filter(|account| account.is_enabled);
         let account = account.ok_or(Code::InvalidCode)?;
         let is_kept = account.is_verified || {
@@ -189,12 +169,11 @@ impl PasswordFlow {
         };
         if is_kept && !account.is_verified {
             // First, because a new password ends the invitation.
-            let verified = admin.verify_email(&account.username).await;
-            verified.map_err(problem)?;
+            admin.verify_email(&account.username).await?;
         }
         // Before a replacement as well: a password that the pool refuses must change nothing.
         let set = admin.set_password(&account.username, password.expose());
-        set.await.map_err(problem)?;
+        set.await?;
         if is_kept {
             return Ok(());
         }
@@ -211,15 +190,14 @@ impl PasswordFlow {
         client: &ClientContext,
         email: &EmailAddress,
     ) -> Result<Option<String>, Problem> {
-        let problem = |error: PoolError| error.problem(PoolCall::Admin);
         let found = match &self.pool.admin {
             Some(admin) => {
-                let owner = admin.find_owner(email).await.map_err(problem)?;
+                let owner = admin.find_owner(email).await?;
                 owner.map(|it| (it.subject, it.username))
             }
             None if self.pool.has_social_sign_in() => {
                 let started = self.pool.start_social_sign_in(email.as_str()).await;
-                let owner = started.map_err(problem)?;
+                let owner = started.map_err(PoolFault::of_operator)?;
                 let owner = owner.filter(|it| it.account.has_email(email));
                 owner.map(|it| (it.account.subject, it.username))
             }
@@ -231,8 +209,8 @@ impl PasswordFlow {
             None => Ok(()),
         };
         let ended = self.end_sign_ins(Some(email), username.as_deref()).await;
-        let (limiter, account) = (self.guard.limiter(), email.as_str());
-        let trusted = limiter.trust_only(client, account, subject.as_deref());
+        let account = email.as_str();
+        let trusted = self.limiter.trust_only(client, account, subject.as_deref());
         let trusted = trusted.await.map_err(cache_unavailable);
         unlinked.and(ended).and(trusted).map(|()| subject)
     }
@@ -240,21 +218,15 @@ impl PasswordFlow {
     /// Sends a code to an address that has an account which may sign in, in the locale of its person.
     async fn send_own_code(
         &self,
-        codes: &AccountCodes,
         admin: &PoolAdmin,
         email: &EmailAddress,
         client: &ClientContext,
     ) -> Result<(), Problem> {
-        let account = admin.find_owner(email).await;
-        let account = account.map_err(|error| error.problem(PoolCall::Admin))?;
+        let account = admin.find_owner(email).await?;
         let Some(account) = account.filter(|account| account.is_enabled) else {
             return Ok(());
         };
-        let client = self
-            .guard
-            .messages()
-            .client_of(&account.subject, client)
-            .await;
-        codes.send(CodePurpose::Reset, email, &client).await
+        let client = self.messages.client_of(&account.subject, client).await;
+        self.issue_code(CodePurpose::Reset, email, &client).await
     }
 }

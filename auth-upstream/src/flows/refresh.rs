@@ -3,26 +3,18 @@
 //! Rotation, its grace period and the detection of reuse are the pool's. This service stores
 //! nothing, so that refreshing needs neither the cache nor the database.
 
-use std::sync::Arc;
-
 use postern_core::{Code, Problem};
 
-use super::FlowParts;
+use super::Flows;
 use super::grant::RefreshGrant;
 use super::token_set::TokenSet;
 use crate::client::ClientContext;
-use crate::pool::error::{PoolCall, PoolError};
+use crate::pool::error::PoolError;
 use crate::telemetry::{AuditedResult, Completed, Operation};
 
-/// Refreshes tokens.
-#[derive(Clone, Debug)]
-pub(crate) struct RefreshFlow {
-    pub(crate) parts: Arc<FlowParts>,
-}
+// === impl Flows ===
 
-// === impl RefreshFlow ===
-
-impl RefreshFlow {
+impl Flows {
     /// Exchanges a refresh token for new tokens. The refresh token among them is a new one if the
     /// pool rotates.
     ///
@@ -37,29 +29,26 @@ impl RefreshFlow {
         let grant = RefreshGrant::open(&self.key_ring, token)
             .filter(|grant| grant.client_id == self.pool.client_id());
         let outcome = match grant {
-            Some(grant) => self.exchange(client, grant).await,
+            Some(grant) => self.refresh_grant(client, grant).await,
             None => Err(Code::InvalidRefreshToken.into()),
         };
         self.audit.complete(client, Operation::Refresh, outcome)
     }
 
-    async fn exchange(
+    async fn refresh_grant(
         &self,
         client: &ClientContext,
         grant: RefreshGrant,
     ) -> Result<Completed<TokenSet>, Problem> {
-        let tokens = match self.pool.refresh(&grant.username, &grant.token).await {
-            Ok(tokens) => tokens,
-            Err(error) => {
-                let problem = error.problem(PoolCall::Refresh);
-                if error == PoolError::TokenReused {
-                    let (operation, outcome) = (Operation::RefreshReuse, problem.code().as_str());
-                    self.audit
-                        .record(client, operation, &grant.subject, outcome);
-                }
-                return Err(problem);
+        let refreshed = self.pool.refresh(&grant.username, &grant.token).await;
+        let tokens = refreshed.map_err(|fault| {
+            if fault.error == PoolError::TokenReused {
+                let (operation, outcome) = (Operation::RefreshReuse, fault.code().as_str());
+                self.audit
+                    .record(client, operation, &grant.subject, outcome);
             }
-        };
+            Problem::from(fault)
+        })?;
         let subject = grant.subject.clone();
         let next = grant.with_token(tokens.refresh_token.clone());
         Ok(Completed {

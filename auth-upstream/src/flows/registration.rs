@@ -2,7 +2,7 @@
 //! actor service, both or neither.
 //!
 //! A row in the store precedes every effect of a registration and is deleted when the registration
-//! is completed or undone. [`super::RegistrationCompensator`] resolves the rows that a crash leaves
+//! is completed or undone. The compensation resolves the rows that a crash leaves
 //! behind. Registrations are idempotent: if the user exists and the password is right, the profile
 //! is saved again under the same id.
 //!
@@ -11,38 +11,29 @@
 
 mod confirmation;
 
-use std::sync::Arc;
-
 use postern_core::clock::Timestamp;
 use postern_core::email::EmailAddress;
 use postern_core::{Code, Problem, Secret};
 use serde_json::{Map, Value};
 use uuid::Uuid;
 
-use super::FlowParts;
+use super::Flows;
 use super::account_codes::CodePurpose;
 use super::attempt_guard::{AccountAttempt, AttemptError};
 use super::challenge_session::{CONFIRMATION_TTL, ChallengeSession};
 use super::compensation::{REGISTRATION_TIMEOUT, open_profile, seal_profile};
-use super::token_issuer::SignedInUser;
-use super::token_set::TokenSet;
+use super::token_set::{SignedInUser, TokenSet};
 use crate::actor_service::ActorServiceError;
 use crate::client::ClientContext;
 use crate::config::ConfirmationMode;
-use crate::pool::error::{PoolCall, PoolError};
+use crate::pool::error::{PoolError, PoolFault};
 use crate::pool::{PoolTokens, SignUpResult};
 use crate::protection::AttemptKind;
 use crate::store::PendingRegistration;
-use crate::telemetry::{AuditedResult, Completed, Operation, log_outage};
+use crate::telemetry::{AuditedResult, Operation, log_outage};
 
 /// `Retry-After` when the actor service is unavailable, in seconds.
 const PROFILE_RETRY_AFTER_S: u32 = 5;
-
-/// Registers users.
-#[derive(Debug)]
-pub(crate) struct RegistrationFlow {
-    pub(crate) parts: Arc<FlowParts>,
-}
 
 /// A registration.
 #[derive(Clone, Debug)]
@@ -61,9 +52,9 @@ pub(crate) struct ConfirmationRequest {
     pub(crate) password: Secret,
 }
 
-// === impl RegistrationFlow ===
+// === impl Flows ===
 
-impl RegistrationFlow {
+impl Flows {
     /// Registers a user and signs them in.
     ///
     /// # Errors
@@ -78,12 +69,12 @@ impl RegistrationFlow {
         client.details.set_email(&request.email);
         let started_at = self.clock.now();
         let outcome = self.try_register(client, request).await;
-        self.complete(client, &request.email, started_at, outcome)
+        self.complete_registration(client, &request.email, started_at, outcome)
             .await
     }
 
     /// Trusts the network of a registration that is complete, and audits the outcome.
-    async fn complete(
+    async fn complete_registration(
         &self,
         client: &ClientContext,
         email: &EmailAddress,
@@ -91,11 +82,8 @@ impl RegistrationFlow {
         outcome: Result<SignedInUser, Problem>,
     ) -> AuditedResult<TokenSet> {
         if let Ok(SignedInUser { subject, .. }) = &outcome {
-            self.guard
-                .trust_network(client, email, subject, started_at)
-                .await;
+            self.trust_network(client, email, subject, started_at).await;
         }
-        let outcome = outcome.map(Completed::from);
         self.audit.complete(client, Operation::Register, outcome)
     }
 
@@ -105,32 +93,22 @@ impl RegistrationFlow {
         request: &RegistrationRequest,
     ) -> Result<SignedInUser, Problem> {
         let mut attempt = self
-            .guard
-            .check_anonymous(AttemptKind::Registration, client)
+            .admit_anonymous(AttemptKind::Registration, client)
             .await?;
         // Successful registrations count as well: each costs a password hash, a message and a
         // profile.
-        self.guard.limiter().record_failure(&mut attempt).await;
+        self.limiter.record_failure(&mut attempt).await;
         let email = &request.email;
         let created = self
-            .locks
             .with_address(email, Box::pin(self.register_new(client, request)))
             .await?;
         if let Some(signed_in) = created {
             return Ok(signed_in);
         }
-        let repetition = self
-            .locks
-            .with_address(email, Box::pin(self.repeat(request)));
-        let attempt = AccountAttempt {
-            kind: AttemptKind::Password,
-            client,
-            account: email.as_str(),
-            failure_code: Code::EmailNotAvailable,
-        };
-        let guard = &self.guard;
-        guard
-            .evaluate_password(attempt, &request.password, repetition)
+        let repetition = self.with_address(email, Box::pin(self.repeat_registration(request)));
+        let (kind, code) = (AttemptKind::Password, Code::EmailNotAvailable);
+        let attempt = AccountAttempt::new(kind, client, email.as_str(), code);
+        self.evaluate_password(attempt, &request.password, repetition)
             .await
     }
 
@@ -139,13 +117,13 @@ impl RegistrationFlow {
     ///
     /// # Errors
     /// `invalid_challenge` for an invalid or expired session; `invalid_code`;
-    /// `invalid_credentials`; otherwise those of [`RegistrationFlow::register`].
-    pub(crate) async fn confirm(
+    /// `invalid_credentials`; otherwise those of [`Flows::register`].
+    pub(crate) async fn confirm_registration(
         &self,
         client: &ClientContext,
         request: &ConfirmationRequest,
     ) -> AuditedResult<TokenSet> {
-        let (registration, pending) = match self.open_session(request).await {
+        let (registration, pending) = match self.open_confirmation(request).await {
             Ok(opened) => opened,
             Err(problem) => {
                 return self
@@ -157,17 +135,17 @@ impl RegistrationFlow {
         let started_at = self.clock.now();
         let (pending, code) = (pending.as_ref(), &*request.code);
         let outcome = self.try_confirm(client, &registration, pending, code).await;
-        self.complete(client, &registration.email, started_at, outcome)
+        self.complete_registration(client, &registration.email, started_at, outcome)
             .await
     }
 
     /// Returns the registration of a session, and its row unless it has been completed.
-    async fn open_session(
+    async fn open_confirmation(
         &self,
         request: &ConfirmationRequest,
     ) -> Result<(RegistrationRequest, Option<PendingRegistration>), Problem> {
         let opened = ChallengeSession::open(&self.key_ring, &request.session, self.clock.now());
-        let Some(ChallengeSession::Confirm { email, id, .. }) = opened else {
+        let Some(ChallengeSession::Confirm { email, id }) = opened else {
             return Err(Code::InvalidChallenge.into());
         };
         let pending = self.store.registration(&id).await?;
@@ -194,13 +172,15 @@ impl RegistrationFlow {
         let mut is_confirmed = false;
         let confirmation = async {
             is_confirmed = match self.own_codes() {
-                Some(own) => self.redeem(own, registration, pending, code).await?,
+                Some(admin) => {
+                    self.redeem_confirmation(admin, registration, pending, code)
+                        .await?
+                }
                 None => match self.pool.confirm_sign_up(email, code).await {
+                    Ok(()) => false,
                     // "Current status is CONFIRMED".
-                    Err(PoolError::NotAuthorized) => true,
-                    decided => decided
-                        .map(|()| false)
-                        .map_err(|error| error.problem(PoolCall::Confirm))?,
+                    Err(fault) if fault.error == PoolError::NotAuthorized => true,
+                    Err(fault) => return Err(fault.into()),
                 },
             };
             if is_confirmed {
@@ -208,41 +188,31 @@ impl RegistrationFlow {
             }
             Ok(())
         };
-        let attempt = AccountAttempt {
-            kind: AttemptKind::ConfirmationCode,
-            client,
-            account: email.as_str(),
-            failure_code: Code::InvalidCode,
-        };
-        let confirmation = self.locks.with_address(email, Box::pin(confirmation));
-        let confirmed = self.guard.evaluate(attempt, confirmation).await;
+        let (kind, code) = (AttemptKind::ConfirmationCode, Code::InvalidCode);
+        let attempt = AccountAttempt::new(kind, client, email.as_str(), code);
+        let confirmation = self.with_address(email, Box::pin(confirmation));
+        let confirmed = self.evaluate(attempt, confirmation).await;
         // The code is used already, as by a double click: the password decides. It counts as a wrong
         // one, because each costs calls to the pool.
         if !is_confirmed {
             confirmed?;
         }
         let sign_in = async {
-            let tokens = self.sign_in(registration).await?;
-            if pending.is_none() && self.has_profile(&tokens).await? {
-                return Ok(self.issuer.issue(tokens)?);
+            let tokens = self.sign_in_new(registration).await?;
+            if pending.is_none() && self.has_actor_profile(&tokens.claims.sub).await? {
+                return Ok(self.issue(tokens)?);
             }
             Ok(self.save_profile_again(registration, tokens).await?)
         };
-        let sign_in = self.locks.with_address(email, Box::pin(sign_in));
-        let attempt = AccountAttempt {
-            kind: AttemptKind::Password,
-            client,
-            account: email.as_str(),
-            failure_code: Code::InvalidCredentials,
-        };
-        let guard = &self.guard;
-        guard
-            .evaluate_password(attempt, &registration.password, sign_in)
+        let sign_in = self.with_address(email, Box::pin(sign_in));
+        let (kind, code) = (AttemptKind::Password, Code::InvalidCredentials);
+        let attempt = AccountAttempt::new(kind, client, email.as_str(), code);
+        self.evaluate_password(attempt, &registration.password, sign_in)
             .await
     }
 
-    async fn has_profile(&self, tokens: &PoolTokens) -> Result<bool, Problem> {
-        let found = self.actor_service.has_profile(&tokens.claims.sub).await;
+    pub(super) async fn has_actor_profile(&self, subject: &str) -> Result<bool, Problem> {
+        let found = self.actor_service.has_profile(subject).await;
         found.map_err(profile_problem)
     }
 
@@ -260,7 +230,8 @@ impl RegistrationFlow {
             .insert_registration(&id, email.as_str(), now, now.plus(REGISTRATION_TIMEOUT))
             .await?;
         let mut created = self.pool.sign_up(email, &request.password).await;
-        if matches!(created, Err(PoolError::UserExists)) && self.release_unconfirmed(email).await? {
+        let is_taken = matches!(&created, Err(fault) if fault.error == PoolError::UserExists);
+        if is_taken && self.release_unconfirmed(email).await? {
             created = self.pool.sign_up(email, &request.password).await;
         }
         match created {
@@ -268,15 +239,15 @@ impl RegistrationFlow {
                 let completed = self.complete_new(client, &id, request, &created);
                 completed.await.map(Some)
             }
-            Err(error) => {
+            Err(fault) => {
                 // Without a response, the user may exist: the row stays for the compensation.
-                if !matches!(error, PoolError::Unavailable(_)) {
+                if !matches!(fault.error, PoolError::Unavailable(_)) {
                     self.store.delete_registration(&id).await?;
                 }
-                if error == PoolError::UserExists {
+                if fault.error == PoolError::UserExists {
                     Ok(None)
                 } else {
-                    Err(error.problem(PoolCall::SignUp))
+                    Err(fault.into())
                 }
             }
         }
@@ -288,13 +259,12 @@ impl RegistrationFlow {
         let Some(admin) = &self.pool.admin else {
             return Ok(false);
         };
-        let problem = |error: PoolError| error.problem(PoolCall::Admin);
-        let found = admin.find_owner(email).await.map_err(problem)?;
+        let found = admin.find_owner(email).await?;
         let Some(account) = found.filter(|it| it.is_unconfirmed && it.is_enabled) else {
             return Ok(false);
         };
-        let deleted = admin.delete_user(&account.username).await;
-        deleted.map_err(problem).map(|()| true)
+        admin.delete_user(&account.username).await?;
+        Ok(true)
     }
 
     /// Confirms and signs in a new user and saves the profile. Deletes the user if the profile
@@ -312,41 +282,41 @@ impl RegistrationFlow {
         if !created.confirmed {
             match (self.confirmation, &self.pool.admin) {
                 (ConfirmationMode::Admin, Some(admin)) => {
-                    let confirmed = admin.confirm_sign_up(request.email.as_str()).await;
-                    confirmed.map_err(|error| error.problem(PoolCall::Admin))?;
+                    admin.confirm_sign_up(request.email.as_str()).await?;
                 }
                 (ConfirmationMode::Admin | ConfirmationMode::Pool | ConfirmationMode::Code, _) => {
-                    let challenge = self.confirmation_required(id, request).await?;
-                    if let Some((codes, _)) = self.own_codes() {
+                    let challenge = self.await_confirmation(id, request).await?;
+                    if self.own_codes().is_some() {
                         let locale = request.profile.get("locale").and_then(Value::as_str);
                         let (purpose, client) =
                             (CodePurpose::Confirmation, client.speaking(locale));
-                        self.send_code(codes, purpose, &request.email, &client)
-                            .await?;
+                        self.send_code(purpose, &request.email, &client).await?;
                     } else if !created.code_sent {
                         let reason = "SignUp sends no code: AutoVerifiedAttributes lacks email";
-                        let error = PoolError::Misconfigured(reason.to_owned());
-                        return Err(error.problem(PoolCall::SignUp));
+                        return Err(PoolFault::misconfigured(reason).into());
                     }
                     return Err(challenge);
                 }
             }
         }
-        let tokens = self.sign_in(request).await.map_err(|error| error.problem)?;
+        let tokens = self
+            .sign_in_new(request)
+            .await
+            .map_err(|error| error.problem)?;
         match self.send_profile(request, &tokens).await {
             Ok(()) => {
                 self.store
                     .delete_registrations_of(request.email.as_str())
                     .await?;
-                self.issuer.issue(tokens)
+                self.issue(tokens)
             }
-            Err(error) => Err(self.undo(id, &tokens, error).await),
+            Err(error) => Err(self.undo_registration(id, &tokens, error).await),
         }
     }
 
     /// Keeps the profile until the address is confirmed. Rows of interrupted attempts go, because
     /// they would let the compensation delete this user.
-    async fn confirmation_required(
+    async fn await_confirmation(
         &self,
         id: &str,
         request: &RegistrationRequest,
@@ -357,17 +327,22 @@ impl RegistrationFlow {
         self.store
             .await_confirmation(id, email.as_str(), &profile, due_at)
             .await?;
-        Ok(self.issuer.confirmation_required(email, id))
+        Ok(self.confirmation_required(email, id))
     }
 
-    async fn sign_in(&self, request: &RegistrationRequest) -> Result<PoolTokens, AttemptError> {
+    async fn sign_in_new(&self, request: &RegistrationRequest) -> Result<PoolTokens, AttemptError> {
         let checked = self.check_password(&request.email, &request.password).await;
-        checked.unwrap_or_else(|error| Err(error.problem(PoolCall::SignIn).into()))
+        checked.unwrap_or_else(|fault| Err(fault.into()))
     }
 
     /// Deletes a new user whose profile could not be saved. If that fails as well, the row stays
     /// for the compensation.
-    async fn undo(&self, id: &str, tokens: &PoolTokens, error: ActorServiceError) -> Problem {
+    async fn undo_registration(
+        &self,
+        id: &str,
+        tokens: &PoolTokens,
+        error: ActorServiceError,
+    ) -> Problem {
         let deleted = match &self.pool.admin {
             Some(admin) => admin.delete_user(&tokens.claims.username).await,
             None => self.pool.delete_own_user(&tokens.access_token).await,
@@ -386,32 +361,33 @@ impl RegistrationFlow {
     }
 
     /// Repeats a registration whose user exists. The password must be right.
-    async fn repeat(&self, request: &RegistrationRequest) -> Result<SignedInUser, AttemptError> {
+    async fn repeat_registration(
+        &self,
+        request: &RegistrationRequest,
+    ) -> Result<SignedInUser, AttemptError> {
         let email = &request.email;
-        match self.check_password(email, &request.password).await {
-            Ok(checked) => Ok(self.save_profile_again(request, checked?).await?),
-            // Only without AWS credentials, with which the user has been replaced.
-            Err(PoolError::UserNotConfirmed) => {
-                let sent = self.pool.resend_code(email).await;
-                sent.map_err(|error| error.problem(PoolCall::Confirm))?;
-                let (id, now) = (Uuid::new_v4().to_string(), self.clock.now());
-                let inserted = self
-                    .store
-                    .insert_registration(&id, email.as_str(), now, now);
-                inserted.await.map_err(Problem::from)?;
-                let problem = self.confirmation_required(&id, request).await?;
-                Err(AttemptError::after_proof(problem))
-            }
-            Err(error) => {
-                let code = error.code(PoolCall::SignIn);
-                let is_taken = matches!(code, Code::InvalidCredentials | Code::ChallengeRequired);
-                Err(if is_taken {
-                    Code::EmailNotAvailable.into()
-                } else {
-                    error.problem(PoolCall::SignIn).into()
-                })
-            }
+        let fault = match self.check_password(email, &request.password).await {
+            Ok(checked) => return Ok(self.save_profile_again(request, checked?).await?),
+            Err(fault) => fault,
+        };
+        // Only without AWS credentials, with which the user has been replaced.
+        if fault.error == PoolError::UserNotConfirmed {
+            self.pool.resend_code(email).await?;
+            let (id, now) = (Uuid::new_v4().to_string(), self.clock.now());
+            let inserted = self
+                .store
+                .insert_registration(&id, email.as_str(), now, now);
+            inserted.await.map_err(Problem::from)?;
+            let problem = self.await_confirmation(&id, request).await?;
+            return Err(AttemptError::after_proof(problem));
         }
+        let code = fault.code();
+        let is_taken = matches!(code, Code::InvalidCredentials | Code::ChallengeRequired);
+        Err(if is_taken {
+            Code::EmailNotAvailable.into()
+        } else {
+            fault.into()
+        })
     }
 
     async fn send_profile(
@@ -444,11 +420,11 @@ impl RegistrationFlow {
             return Err(profile_problem(error));
         }
         self.store.delete_registrations_of(email.as_str()).await?;
-        self.issuer.issue(tokens)
+        self.issue(tokens)
     }
 }
 
-fn profile_problem(error: ActorServiceError) -> Problem {
+pub(super) fn profile_problem(error: ActorServiceError) -> Problem {
     match error {
         ActorServiceError::Rejected(_) => Problem::new(Code::ValidationFailed).error(
             "/profile",

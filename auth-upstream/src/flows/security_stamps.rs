@@ -14,7 +14,7 @@ use postern_core::{Code, Problem};
 use serde::{Deserialize, Serialize};
 
 use super::challenge_session::CHALLENGE_TTL;
-use super::{FlowParts, cache_unavailable};
+use super::{Flows, cache_unavailable};
 use crate::crypto::{random, sha256_hex};
 
 /// The time for which a stamp is kept: longer than a challenge is valid, also by clocks that differ.
@@ -25,9 +25,9 @@ const STAMP_TTL: Duration = Duration::from_secs(2 * CHALLENGE_TTL.as_secs());
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct StampSnapshot(BTreeMap<String, (String, String)>);
 
-// === impl FlowParts ===
+// === impl Flows ===
 
-impl FlowParts {
+impl Flows {
     /// Adds the present stamps under these names, unless the snapshot has them.
     pub(super) async fn add_stamps(
         &self,
@@ -101,7 +101,7 @@ mod tests {
     #[tokio::test]
     async fn renewed_stamps_end_with_the_next_ones() {
         let fixture = Fixture::new().await;
-        let parts = &fixture.flows().login;
+        let parts = fixture.flows();
         let own = parts.renew_stamps(&[ADA]).await;
         let mut own = own.expect("renewed");
         let kept = parts.verify_stamps(&own).await;

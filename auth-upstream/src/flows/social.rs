@@ -2,7 +2,7 @@
 //!
 //! The browser is sent to one of the providers with a single-use state, a PKCE challenge and a nonce, and
 //! returns with a code. The code is exchanged for an ID token, which is verified; the identity is
-//! resolved to an account ([`AccountResolver`]), and the UI receives a temporary token. Error
+//! resolved to an account (`account`), and the UI receives a temporary token. Error
 //! messages of the provider are never passed on: the UI gets the name of a [`SocialError`].
 //!
 //! ```text
@@ -12,40 +12,40 @@
 mod account;
 mod authorization_state;
 mod provider;
-mod provider_cache;
 
 use std::sync::Arc;
 use std::time::Duration;
 
+use postern_core::dependency::Dependencies;
 use postern_core::email::EmailAddress;
-use postern_core::{Code, Problem};
+use postern_core::token::Verifier;
+use postern_core::{Clock, Code, Problem};
 use postern_service::calls::http_client;
+use tokio::sync::Mutex;
 use url::Url;
 
-pub(crate) use self::account::{AccountResolver, ResolvedIdentity};
+use self::account::ResolvedIdentity;
 use self::authorization_state::AuthorizationState;
 pub(super) use self::provider::AuthorizedUser;
 use self::provider::ProviderClient;
-use self::provider_cache::ProviderCache;
-use super::FlowParts;
-use super::exchange::{ExchangedIdentity, SocialResult, TemporaryTokens, UserInfo};
+use super::Flows;
+use super::exchange::{ExchangedIdentity, SocialResult, UserInfo};
 use crate::client::ClientContext;
 use crate::config::{SocialConfig, SocialProviderConfig, TokenDelivery};
+use crate::pool::error::PoolFault;
 use crate::protection::AttemptKind;
-use crate::telemetry::{Audited, Completed, Operation, OutcomeName, log_consequence};
+use crate::store::StoreError;
+use crate::telemetry::{Audited, Completed, Operation, log_consequence};
 
 /// The time that a user may take at the provider.
 const STATE_TTL: Duration = Duration::from_secs(10 * 60);
 
-/// Signs users in at social providers.
+/// The configured social providers.
 #[derive(Debug)]
-pub(crate) struct SocialFlow {
-    pub(super) parts: Arc<FlowParts>,
-    config: Arc<SocialConfig>,
-    /// The clients of the configured providers, in their order.
+pub(crate) struct Social {
+    pub(crate) config: SocialConfig,
+    /// The clients of the providers, in the order of the configuration.
     providers: Vec<ProviderClient>,
-    accounts: Arc<AccountResolver>,
-    temporary_tokens: TemporaryTokens,
 }
 
 /// The parameters of a callback.
@@ -93,9 +93,15 @@ named! {
 
 // === impl SocialError ===
 
-impl OutcomeName for SocialError {
-    fn outcome_name(&self) -> &'static str {
-        self.name()
+impl From<PoolFault> for SocialError {
+    fn from(fault: PoolFault) -> Self {
+        Problem::from(fault).into()
+    }
+}
+
+impl From<StoreError> for SocialError {
+    fn from(error: StoreError) -> Self {
+        Problem::from(error).into()
     }
 }
 
@@ -122,55 +128,65 @@ impl From<SocialError> for Problem {
     }
 }
 
-// === impl SocialFlow ===
+// === impl Social ===
 
-impl SocialFlow {
-    pub(crate) fn new(accounts: Arc<AccountResolver>, temporary_tokens: TemporaryTokens) -> Self {
-        let (parts, config) = (Arc::clone(&accounts.parts), Arc::clone(&accounts.config));
+impl Social {
+    pub(crate) fn new(
+        config: SocialConfig,
+        dependencies: &Dependencies,
+        clock: &Clock,
+        verifier: &Verifier,
+    ) -> Self {
         let http = http_client();
         let client = |(index, provider): (usize, &Arc<SocialProviderConfig>)| {
             let dependency = match index {
                 0 => "social_provider".to_owned(),
                 _ => format!("social_provider-{}", provider.name),
             };
-            let (dependencies, address) = (parts.metrics.dependencies(), provider.issuer.clone());
             ProviderClient {
                 config: Arc::clone(provider),
                 http: http.clone(),
                 deadline: config.deadline,
-                clock: parts.clock.clone(),
-                leeway: parts.verifier.leeway(),
-                availability: dependencies.optional(dependency, address),
-                cache: ProviderCache::default(),
+                clock: clock.clone(),
+                leeway: verifier.leeway(),
+                availability: dependencies.optional(dependency, provider.issuer.clone()),
+                cache: Mutex::default(),
             }
         };
         Self {
             providers: config.providers.iter().enumerate().map(client).collect(),
-            accounts,
-            temporary_tokens,
             config,
-            parts,
         }
     }
 
-    /// Returns the settings.
-    pub(crate) fn config(&self) -> &SocialConfig {
-        &self.config
+    /// Returns the result of a sign-in for the UI.
+    fn landing(&self, name: &'static str, value: String) -> SocialLanding {
+        SocialLanding {
+            ui: self.config.ui.clone(),
+            delivery: self.config.delivery,
+            name,
+            value,
+        }
     }
+}
 
+// === impl Flows ===
+
+impl Flows {
     /// Starts a sign-in at the provider with this index in the configuration, and returns the URL
     /// there.
     ///
     /// # Errors
     /// `not_found` if there is no such provider; `unavailable` if its endpoints are not known, or the
     /// cache fails.
-    pub(crate) async fn start(
+    pub(crate) async fn start_social_sign_in(
         &self,
         client: &ClientContext,
         provider: usize,
         code_challenge: Option<String>,
     ) -> Result<Url, Problem> {
-        let at = self.providers.get(provider).ok_or(Code::NotFound)?;
+        let social = self.social.as_ref().ok_or(Code::NotFound)?;
+        let at = social.providers.get(provider).ok_or(Code::NotFound)?;
         let provider = at.provider().await.map_err(|error| {
             log_consequence!(%error, "social provider unavailable");
             Problem::new(Code::Unavailable)
@@ -182,17 +198,24 @@ impl SocialFlow {
 
     /// Handles the callback of the provider. Returns a redirect to the UI with a temporary token or
     /// the name of an error.
-    pub(crate) async fn handle_callback(
+    ///
+    /// # Errors
+    /// `not_found` if social sign-in is not configured.
+    pub(crate) async fn finish_callback(
         &self,
         client: &ClientContext,
         callback: SocialCallback,
-    ) -> Audited<SocialLanding> {
-        let outcome = Box::pin(self.sign_in(client, callback)).await;
-        let audit = &self.audit;
-        match audit.complete(client, Operation::SocialSignIn, outcome) {
-            Ok(token) => token.map(|token| self.landing("temporaryToken", token)),
-            Err(error) => error.map(|error| self.landing("error", error.outcome_name().to_owned())),
-        }
+    ) -> Result<Audited<SocialLanding>, Problem> {
+        let social = self.social.as_ref().ok_or(Code::NotFound)?;
+        let outcome = Box::pin(self.social_sign_in(client, social, callback)).await;
+        let (operation, name_of) = (Operation::SocialSignIn, |it: &SocialError| it.name());
+        let audited = self
+            .audit
+            .complete_named(client, operation, outcome, name_of);
+        Ok(match audited {
+            Ok(token) => token.map(|token| social.landing("temporaryToken", token)),
+            Err(error) => error.map(|error| social.landing("error", error.name().to_owned())),
+        })
     }
 
     /// Returns the user's subject and a temporary token.
@@ -200,13 +223,14 @@ impl SocialFlow {
     /// Browsers open what pages of other sites tell them to: only a state that is valid and unused
     /// costs a call to the provider, and only a failure of that call counts, for the address that
     /// has started the sign-in.
-    async fn sign_in(
+    async fn social_sign_in(
         &self,
         client: &ClientContext,
+        social: &Social,
         callback: SocialCallback,
     ) -> Result<Completed<String>, SocialError> {
         let state = self.redeem_state(callback.state.as_deref()).await?;
-        let mut providers = self.providers.iter();
+        let mut providers = social.providers.iter();
         let at = providers
             .find(|it| it.config.issuer == state.issuer)
             .ok_or(SocialError::InvalidState)?;
@@ -220,39 +244,38 @@ impl SocialFlow {
         }
         let user = callback.user.clone();
         let code = callback.into_code()?;
-        let (guard, kind) = (&self.guard, AttemptKind::SocialCallback);
         let starter = ClientContext {
             address: state.address,
             ..client.clone()
         };
-        let mut attempt = guard.check_anonymous(kind, &starter).await?;
+        let admitted = self.admit_anonymous(AttemptKind::SocialCallback, &starter);
+        let mut attempt = admitted.await?;
         let authorized = at.exchange_code(&provider, &code, &state).await;
         match &authorized {
             // An outage says nothing of the client.
             Err(SocialError::ProviderError | SocialError::InvalidIdToken)
                 if at.availability.is_up() =>
             {
-                guard.limiter().record_failure(&mut attempt).await;
+                self.limiter.record_failure(&mut attempt).await;
             }
             Ok(_) | Err(_) => attempt.settle().await,
         }
         let mut authorized = authorized?;
         let id = &mut authorized.id_token;
-        self.accounts.add_names(id, user.as_deref()).await?;
+        self.add_names(id, user).await?;
         // An address that the provider has not verified may belong to somebody else.
         if let Some(email) = id.email.as_deref().and_then(EmailAddress::parse)
             && id.email_verified
         {
             client.details.set_email(&email);
         }
-        guard.count_social_sign_in(client, id).await?;
+        self.count_social_sign_in(client, id).await?;
         let resolved = self.resolve_user(client, &at.config.name, &authorized);
         let (subject, result) = resolved.await?;
-        let temporary_tokens = &self.temporary_tokens;
-        let token = temporary_tokens.issue(result, state.code_challenge).await?;
+        let token = self.issue_temporary_token(result, state.code_challenge);
         Ok(Completed {
             subject,
-            value: token,
+            value: token.await?,
         })
     }
 
@@ -263,15 +286,15 @@ impl SocialFlow {
         provider: &str,
         authorized: &AuthorizedUser,
     ) -> Result<(String, SocialResult), SocialError> {
-        let (id, accounts) = (&authorized.id_token, &self.accounts);
-        let (identity, challenge) = match accounts.resolve(client, authorized, None).await? {
+        let id = &authorized.id_token;
+        let (identity, challenge) = match self.resolve_identity(client, authorized, None).await? {
             ResolvedIdentity::Started(identity, challenge) => (identity, Some(challenge)),
             ResolvedIdentity::Identified(identity) => (identity, None),
             ResolvedIdentity::Pending(problem) => return Ok((String::new(), next_step(&problem))),
         };
         let tokens = match challenge {
-            Some(challenge) => match accounts.finish(client, id, &challenge).await {
-                Ok(signed_in) => Some(signed_in.tokens),
+            Some(challenge) => match self.finish_social_sign_in(client, id, &challenge).await {
+                Ok(signed_in) => Some(signed_in.value),
                 Err(problem) if problem.code() == Code::ChallengeRequired => {
                     return Ok((identity.user_id, next_step(&problem)));
                 }
@@ -289,15 +312,6 @@ impl SocialFlow {
         };
         let result = SocialResult::User(ExchangedIdentity { user, tokens });
         Ok((identity.user_id, result))
-    }
-
-    fn landing(&self, name: &'static str, value: String) -> SocialLanding {
-        SocialLanding {
-            ui: self.config.ui.clone(),
-            delivery: self.config.delivery,
-            name,
-            value,
-        }
     }
 }
 

@@ -4,9 +4,8 @@ use std::time::Duration;
 
 use postern_core::email::EmailAddress;
 use postern_core::{Code, Problem};
-use postern_store::cache::Cache;
 
-use super::cache_unavailable;
+use super::{Flows, cache_unavailable};
 use crate::crypto::sha256_hex;
 
 /// The maximum time for which a lock is held. Longer than all calls under it together.
@@ -14,19 +13,9 @@ const USER_LOCK_TTL: Duration = Duration::from_secs(45);
 /// The maximum time to wait for a lock. Longer than one call to a busy pool.
 const USER_LOCK_WAIT: Duration = Duration::from_secs(9);
 
-/// Locks in the shared cache.
-#[derive(Clone, Debug)]
-pub(crate) struct UserLocks {
-    cache: Cache,
-}
+// === impl Flows ===
 
-// === impl UserLocks ===
-
-impl UserLocks {
-    pub(crate) fn new(cache: Cache) -> Self {
-        Self { cache }
-    }
-
+impl Flows {
     /// Runs `work` under the lock of an e-mail address: a registration, a social sign-in, a new
     /// password, an operator's change or the compensation.
     ///

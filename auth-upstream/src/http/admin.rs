@@ -37,5 +37,5 @@ pub(crate) fn admin_routes(reader: &AuditReader, flows: &Arc<Flows>) -> Router {
         .route("/admin/users/{subject}", get(users::describe))
         .route("/admin/users/{subject}/{change}", post(users::change))
         .with_state(state)
-        .merge(timeline::route(flows.accounts.clock.clone(), read))
+        .merge(timeline::route(flows.clock.clone(), read))
 }

@@ -13,18 +13,13 @@ use url::Url;
 
 use crate::config::TokenDelivery;
 use crate::flows::SocialLanding;
-use crate::telemetry::Audited;
 
 /// The script that submits the form.
 const SUBMIT_SCRIPT: &str = "document.forms[0].submit()";
 
 /// Returns a redirect with the token in the fragment, or a page with a form that submits itself.
 /// Neither puts the token into a query, a path or `Referer`.
-pub(super) fn landing_response(landing: &Audited<SocialLanding>) -> Result<Response, Problem> {
-    render(landing)
-}
-
-fn render(landing: &SocialLanding) -> Result<Response, Problem> {
+pub(super) fn landing_response(landing: &SocialLanding) -> Result<Response, Problem> {
     let mut response = match landing.delivery {
         TokenDelivery::Fragment => {
             let location = HeaderValue::from_str(fragment_url(landing).as_str())
@@ -107,7 +102,8 @@ mod tests {
 
     #[test]
     fn form_can_be_submitted_to_the_ui_only() {
-        let response = render(&landing(TokenDelivery::FormPost, "\"><script>")).expect("page");
+        let response =
+            landing_response(&landing(TokenDelivery::FormPost, "\"><script>")).expect("page");
         let policy = response.headers()[CONTENT_SECURITY_POLICY]
             .to_str()
             .expect("text");

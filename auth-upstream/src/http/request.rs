@@ -28,14 +28,6 @@ pub(super) enum LegacySession {
     Refresh(String),
 }
 
-/// The body of `POST /auth/tokens/exchange`.
-#[derive(Clone, Debug)]
-pub(super) struct ExchangeRequest {
-    pub(super) token: String,
-    /// The PKCE verifier of the UI.
-    pub(super) verifier: Option<String>,
-}
-
 pub(super) fn login(body: &Object<'_>) -> Option<LoginRequest> {
     let email = body.required("email", EmailAddress::read);
     let password = body.required("password", password);
@@ -85,14 +77,12 @@ pub(super) fn challenge(body: &Object<'_>) -> Option<ChallengeAnswer> {
     })
 }
 
-pub(super) fn exchange(body: &Object<'_>) -> Option<ExchangeRequest> {
+/// Reads a temporary token, and the PKCE verifier of the UI if there is one.
+pub(super) fn exchange(body: &Object<'_>) -> Option<(String, Option<String>)> {
     let token = body.required("temporaryToken", temporary_token);
     // RFC 7636 section 4.1: 43 to 128 characters.
     let verifier = body.optional("codeVerifier", |field| field.text(43..=128));
-    Some(ExchangeRequest {
-        token: token?,
-        verifier,
-    })
+    Some((token?, verifier))
 }
 
 pub(super) fn refresh_token(body: &Object<'_>) -> Option<String> {

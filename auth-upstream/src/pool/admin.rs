@@ -6,14 +6,14 @@ use std::sync::Arc;
 use aws_sdk_cognitoidentityprovider::Client;
 use aws_sdk_cognitoidentityprovider::primitives::DateTime;
 use aws_sdk_cognitoidentityprovider::types::{
-    AttributeType, FeatureType, MessageActionType, UserPoolType, UserStatusType,
+    AttributeType, MessageActionType, UserPoolClientType, UserPoolType, UserStatusType,
 };
 use postern_core::clock::Timestamp;
 use postern_core::email::EmailAddress;
 use postern_core::identity::Pool;
 
 use super::circuit_breaker::PoolCircuitBreaker;
-use super::error::PoolError;
+use super::error::{PoolError, PoolFault, PoolResult};
 use crate::telemetry::PoolOperation as Op;
 
 /// A client for administrative calls to the pool.
@@ -22,23 +22,6 @@ pub(crate) struct PoolAdmin {
     pub(super) client: Client,
     pub(super) breaker: Arc<PoolCircuitBreaker>,
     pub(super) pool: Pool,
-}
-
-/// Permissions of an app client of a pool.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct AppClientSettings {
-    /// `ExplicitAuthFlows`.
-    pub(crate) auth_flows: Vec<String>,
-    /// `ReadAttributes`.
-    pub(crate) read_attributes: Vec<String>,
-    /// `WriteAttributes`.
-    pub(crate) write_attributes: Vec<String>,
-    /// The grace period of `RefreshTokenRotation` in seconds; `None` without rotation.
-    pub(crate) rotation_grace_s: Option<i32>,
-    /// `EnableTokenRevocation`.
-    pub(crate) allows_revocation: bool,
-    /// `AllowedOAuthFlowsUserPoolClient`.
-    pub(crate) has_hosted_sign_in: bool,
 }
 
 /// A user of the pool.
@@ -74,50 +57,39 @@ macro_rules! admin_call {
 pub(super) use admin_call;
 
 impl PoolAdmin {
-    pub(super) fn new(client: Client, breaker: Arc<PoolCircuitBreaker>, pool: Pool) -> Self {
-        Self {
-            client,
-            breaker,
-            pool,
-        }
-    }
-
     /// Confirms a new user without a code.
-    pub(crate) async fn confirm_sign_up(&self, name: &str) -> Result<(), PoolError> {
+    pub(crate) async fn confirm_sign_up(&self, name: &str) -> PoolResult {
         let call = admin_call!(self, admin_confirm_sign_up, name);
         self.breaker.run(Op::AdminConfirmSignUp, call.send()).await
     }
 
     /// Confirms a new user who has proven the address.
-    pub(crate) async fn confirm_verified(&self, name: &str) -> Result<(), PoolError> {
+    pub(crate) async fn confirm_verified(&self, name: &str) -> PoolResult {
         self.confirm_sign_up(name).await?;
         self.verify_email(name).await
     }
 
     /// Marks the address of a user as verified.
-    pub(crate) async fn verify_email(&self, name: &str) -> Result<(), PoolError> {
+    pub(crate) async fn verify_email(&self, name: &str) -> PoolResult {
         let call = admin_call!(self, admin_update_user_attributes, name)
-            .user_attributes(attribute("email_verified", "true")?);
+            .user_attributes(attribute("email_verified", "true"));
         self.breaker
             .run(Op::AdminUpdateUserAttributes, call.send())
             .await
     }
 
     /// Deletes a user. Succeeds if the user does not exist.
-    pub(crate) async fn delete_user(&self, name: &str) -> Result<(), PoolError> {
+    pub(crate) async fn delete_user(&self, name: &str) -> PoolResult {
         let call = admin_call!(self, admin_delete_user, name);
         match self.breaker.run(Op::AdminDeleteUser, call.send()).await {
-            Err(PoolError::UserNotFound) => Ok(()),
+            Err(fault) if fault.error == PoolError::UserNotFound => Ok(()),
             decided => decided,
         }
     }
 
     /// Finds the user with an address. Without `UsernameAttributes`, the name of another one may look
     /// like it.
-    pub(crate) async fn find_owner(
-        &self,
-        email: &EmailAddress,
-    ) -> Result<Option<PoolAccount>, PoolError> {
+    pub(crate) async fn find_owner(&self, email: &EmailAddress) -> PoolResult<Option<PoolAccount>> {
         let found = self.find_user(email.as_str()).await?;
         let address = email.as_str().to_lowercase();
         Ok(found.filter(|it| {
@@ -128,12 +100,12 @@ impl PoolAdmin {
     }
 
     /// Finds a user by user name or e-mail address.
-    pub(crate) async fn find_user(&self, name: &str) -> Result<Option<PoolAccount>, PoolError> {
+    pub(crate) async fn find_user(&self, name: &str) -> PoolResult<Option<PoolAccount>> {
         let call = admin_call!(self, admin_get_user, name);
         let found = self.breaker.call(Op::AdminGetUser, call.send()).await;
         let response = match found {
             Ok(response) => response,
-            Err(PoolError::UserNotFound) => return Ok(None),
+            Err(fault) if fault.error == PoolError::UserNotFound => return Ok(None),
             Err(fault) => return Err(fault),
         };
         let status = response.user_status();
@@ -150,26 +122,22 @@ impl PoolAdmin {
     }
 
     /// Creates a user with a verified address and a random password. The pool sends no message.
-    pub(crate) async fn create_user(&self, email: &EmailAddress) -> Result<PoolAccount, PoolError> {
+    pub(crate) async fn create_user(&self, email: &EmailAddress) -> PoolResult<PoolAccount> {
         let call = admin_call!(self, admin_create_user, email.as_str())
             .message_action(MessageActionType::Suppress)
-            .user_attributes(attribute("email", email.as_str())?)
-            .user_attributes(attribute("email_verified", "true")?);
+            .user_attributes(attribute("email", email.as_str()))
+            .user_attributes(attribute("email_verified", "true"));
         let response = self.breaker.call(Op::AdminCreateUser, call.send()).await?;
         let user = response.user();
         let account = user.and_then(|user| {
             let (attributes, created_at) = (user.attributes(), user.user_create_date());
             Some(new_account(user.username()?, attributes, created_at))
         });
-        account.ok_or(PoolError::Unavailable("response without the user"))
+        account.ok_or_else(|| no_answer("response without the user"))
     }
 
     /// Sets a permanent password. The user becomes CONFIRMED.
-    pub(crate) async fn set_password(
-        &self,
-        username: &str,
-        password: &str,
-    ) -> Result<(), PoolError> {
+    pub(crate) async fn set_password(&self, username: &str, password: &str) -> PoolResult {
         let call = admin_call!(self, admin_set_user_password, username)
             .password(password)
             .permanent(true);
@@ -179,7 +147,7 @@ impl PoolAdmin {
     }
 
     /// Revokes all refresh tokens of a user.
-    pub(crate) async fn sign_out_everywhere(&self, username: &str) -> Result<(), PoolError> {
+    pub(crate) async fn sign_out_everywhere(&self, username: &str) -> PoolResult {
         let call = admin_call!(self, admin_user_global_sign_out, username);
         self.breaker
             .run(Op::AdminUserGlobalSignOut, call.send())
@@ -187,19 +155,19 @@ impl PoolAdmin {
     }
 
     /// Returns the settings of this or another pool.
-    pub(crate) async fn describe_pool(&self, pool: &str) -> Result<UserPoolType, PoolError> {
+    pub(crate) async fn describe_pool(&self, pool: &str) -> PoolResult<UserPoolType> {
         let call = self.client.describe_user_pool().user_pool_id(pool);
         let response = self.breaker.call(Op::DescribeUserPool, call.send()).await?;
         let pool = response.user_pool;
-        pool.ok_or(PoolError::Unavailable("response without the pool"))
+        pool.ok_or_else(|| no_answer("response without the pool"))
     }
 
-    /// Returns the permissions of an app client of this or another pool.
+    /// Returns the settings of an app client of this or another pool.
     pub(crate) async fn describe_app_client(
         &self,
         pool: &str,
         client: &str,
-    ) -> Result<AppClientSettings, PoolError> {
+    ) -> PoolResult<UserPoolClientType> {
         let call = self
             .client
             .describe_user_pool_client()
@@ -209,21 +177,8 @@ impl PoolAdmin {
             .breaker
             .call(Op::DescribeUserPoolClient, call.send())
             .await?;
-        let client = response
-            .user_pool_client()
-            .ok_or(PoolError::Unavailable("response without the app client"))?;
-        let flows = client.explicit_auth_flows();
-        Ok(AppClientSettings {
-            auth_flows: flows.iter().map(|flow| flow.as_str().to_owned()).collect(),
-            read_attributes: client.read_attributes().to_vec(),
-            write_attributes: client.write_attributes().to_vec(),
-            rotation_grace_s: client
-                .refresh_token_rotation()
-                .filter(|rotation| *rotation.feature() == FeatureType::Enabled)
-                .map(|rotation| rotation.retry_grace_period_seconds().unwrap_or(0)),
-            allows_revocation: client.enable_token_revocation() != Some(false),
-            has_hosted_sign_in: client.allowed_o_auth_flows_user_pool_client() == Some(true),
-        })
+        let client = response.user_pool_client;
+        client.ok_or_else(|| no_answer("response without the app client"))
     }
 }
 
@@ -251,10 +206,14 @@ pub(super) fn value_of<'a>(attributes: &'a [AttributeType], name: &str) -> Optio
     matching.next()?.value()
 }
 
-fn attribute(name: &str, value: &str) -> Result<AttributeType, PoolError> {
-    AttributeType::builder()
-        .name(name)
-        .value(value)
-        .build()
-        .map_err(|_| PoolError::InvalidParameter(""))
+pub(super) fn attribute(name: &str, value: &str) -> AttributeType {
+    let attribute = AttributeType::builder().name(name).value(value);
+    attribute.build().expect("the attribute has a name")
+}
+
+fn no_answer(reason: &'static str) -> PoolFault {
+    PoolFault {
+        operation: Op::AdminGetUser,
+        error: PoolError::Unavailable(reason),
+    }
 }

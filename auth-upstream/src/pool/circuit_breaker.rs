@@ -21,7 +21,7 @@ use postern_service::calls::http_client;
 use tokio::time::Instant;
 use url::Url;
 
-use super::error::PoolError;
+use super::error::{PoolError, PoolFault, PoolResult};
 use crate::telemetry::{Metrics, PoolCallOutcome, PoolOperation};
 
 /// The open time doubles with each failed call.
@@ -65,8 +65,8 @@ struct LivenessProbe {
 #[derive(Debug)]
 struct CallFailure {
     error: PoolError,
-    /// The reason for which no response arrived.
-    cause: Option<String>,
+    /// The reason for which no response arrived, for operators.
+    cause: String,
     /// The name of the pool's exception, or a class of errors.
     error_type: Cow<'static, str>,
 }
@@ -82,7 +82,7 @@ struct ProbeResult {
 impl PoolCircuitBreaker {
     pub(crate) fn new(clock: Clock, jwks_url: Url, metrics: Metrics) -> Self {
         let address = origin(&jwks_url);
-        let availability = metrics.dependencies().optional("identity_pool", address);
+        let availability = metrics.dependencies.optional("identity_pool", address);
         let probe = LivenessProbe {
             http: http_client(),
             url: jwks_url,
@@ -103,12 +103,13 @@ impl PoolCircuitBreaker {
         &self,
         operation: PoolOperation,
         call: impl Future<Output = Result<T, SdkError<E, HttpResponse>>>,
-    ) -> Result<T, PoolError> {
+    ) -> PoolResult<T> {
+        let fault = |error| PoolFault { operation, error };
         let started_at = Instant::now();
         if !self.allows_call() {
             self.metrics
                 .observe_pool_call(operation, PoolCallOutcome::Unavailable, Duration::ZERO);
-            return Err(PoolError::Unavailable("circuit breaker open"));
+            return Err(fault(PoolError::Unavailable("circuit breaker open")));
         }
         let result = client_span(
             operation.span_name(),
@@ -120,28 +121,23 @@ impl PoolCircuitBreaker {
             },
         )
         .await;
-        let (result, cause) = match result {
-            Ok(response) => (Ok(response), None),
-            Err(failure) => (Err(failure.error), failure.cause),
-        };
         let elapsed = started_at.elapsed();
-        let outcome = match &result {
+        let outcome = match result.as_ref().map_err(|failure| &failure.error) {
             Ok(_) => PoolCallOutcome::Ok,
             Err(PoolError::Unavailable(_)) => PoolCallOutcome::Unavailable,
             Err(PoolError::Throttled) => PoolCallOutcome::Throttled,
             Err(PoolError::Misconfigured(_)) => PoolCallOutcome::Misconfigured,
             Err(_) => PoolCallOutcome::Refused,
         };
-        match (&result, cause) {
-            (Err(PoolError::Unavailable(_)), Some(cause)) => {
-                self.availability.record_failure(cause);
+        match &result {
+            Err(failure) if outcome == PoolCallOutcome::Unavailable => {
+                self.availability.record_failure(&failure.cause);
             }
-            (Err(PoolError::Unavailable(reason)), None) => self.availability.record_failure(reason),
-            (Ok(_) | Err(_), _) => self.record_answer(operation, elapsed),
+            Ok(_) | Err(_) => self.record_answer(operation, elapsed),
         }
         self.record(outcome == PoolCallOutcome::Unavailable);
         self.metrics.observe_pool_call(operation, outcome, elapsed);
-        result
+        result.map_err(|failure| fault(failure.error))
     }
 
     /// Makes a call whose response is not used.
@@ -149,7 +145,7 @@ impl PoolCircuitBreaker {
         &self,
         operation: PoolOperation,
         call: impl Future<Output = Result<T, SdkError<E, HttpResponse>>>,
-    ) -> Result<(), PoolError> {
+    ) -> PoolResult {
         self.call(operation, call).await.map(drop)
     }
 
@@ -173,11 +169,11 @@ impl PoolCircuitBreaker {
     ) -> Result<T, CallFailure> {
         tokio::select! {
             result = call => result.map_err(|error| CallFailure::from_sdk(operation, &error)),
-            () = self.probe.wait_for_failure() => Err(CallFailure {
-                error: PoolError::Unavailable("no response, liveness probe failed"),
-                cause: None,
-                error_type: Cow::Borrowed("timeout"),
-            }),
+            () = self.probe.wait_for_failure() => {
+                let error = PoolError::Unavailable("no response, liveness probe failed");
+                let cause = "no response, liveness probe failed".to_owned();
+                Err(CallFailure { error, cause, error_type: Cow::Borrowed("timeout") })
+            }
         }
     }
 
@@ -223,20 +219,23 @@ impl CallFailure {
             (None, SdkError::DispatchFailure(_)) => Cow::Borrowed("connect"),
             (None, _) => Cow::Borrowed("_OTHER"),
         };
+        let unreachable = if let SdkError::DispatchFailure(failure) = error {
+            failure.as_connector_error()
+        } else {
+            None
+        };
+        let error = PoolError::from_sdk(operation, error);
+        let cause = match (unreachable, &error) {
+            (Some(cause), _) => root_cause(cause),
+            (None, PoolError::Unavailable(reason)) => (*reason).to_owned(),
+            (None, _) => String::new(),
+        };
         Self {
-            error: PoolError::from_sdk(operation, error),
-            cause: connection_error(error),
+            error,
+            cause,
             error_type,
         }
     }
-}
-
-/// Returns the cause for which no response arrived.
-fn connection_error<E>(error: &SdkError<E, HttpResponse>) -> Option<String> {
-    if let SdkError::DispatchFailure(failure) = error {
-        return failure.as_connector_error().map(|cause| root_cause(cause));
-    }
-    None
 }
 
 // === impl LivenessProbe ===
@@ -310,7 +309,7 @@ mod tests {
         let clock = Clock::manual(Timestamp(0));
         let url = unresponsive_server().await;
         let breaker = PoolCircuitBreaker::new(clock, url, metrics.clone());
-        let degraded = || metrics.health().degraded().get("identity_pool").cloned();
+        let degraded = || metrics.health.degraded().get("identity_pool").cloned();
         let answer = |elapsed| breaker.record_answer(PoolOperation::InitiateAuth, elapsed);
         for elapsed in [SLOW_CALL, SLOW_CALL, Duration::ZERO, SLOW_CALL, SLOW_CALL] {
             answer(elapsed);
@@ -336,7 +335,8 @@ mod tests {
         let call = || async {
             let never =
                 std::future::pending::<Result<(), SdkError<InitiateAuthError, HttpResponse>>>();
-            breaker.call(PoolOperation::InitiateAuth, never).await
+            let called = breaker.call(PoolOperation::InitiateAuth, never).await;
+            called.map_err(|fault| fault.error)
         };
         let failed = Err(PoolError::Unavailable("no response, liveness probe failed"));
         assert_eq!(
@@ -352,13 +352,13 @@ mod tests {
         ];
         assert_eq!(log.with(&event), 1, "{}", log.text());
         assert_eq!(log.with(&["jwks.json"]), 0, "only the origin is logged");
-        let degraded = metrics.health().degraded();
+        let degraded = metrics.health.degraded();
         assert_eq!(
             degraded["identity_pool"],
             "no response, liveness probe failed"
         );
-        assert!(metrics.health().is_ready());
-        let families = metrics.registry().gather();
+        assert!(metrics.health.is_ready());
+        let families = metrics.registry.gather();
         let calls = families
             .iter()
             .find(|family| family.name() == "postern_auth_pool_call_seconds")

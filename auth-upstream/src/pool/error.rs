@@ -2,8 +2,8 @@
 //!
 //! The pool reports the name of a Cognito exception and a message. [`PoolError`] is their meaning,
 //! which depends on the operation: an exception of SignUp that a user cannot cause is the operator's
-//! mistake. [`PoolError::code`] is the problem code for the client, which depends on the
-//! [`PoolCall`]: a wrong code at a challenge has another problem code than one at a password reset.
+//! mistake. [`PoolFault::code`] is the problem code for the client, which depends on it as well: a wrong
+//! code at a challenge has another problem code than one at a password reset.
 //! The [API reference][api] lists the exceptions of each operation.
 //!
 //! [api]: https://docs.aws.amazon.com/cognito-user-identity-pools/latest/APIReference/API_Operations.html
@@ -15,30 +15,31 @@ use postern_core::{Code, Problem};
 use postern_core::log_limit::admit_cause;
 use postern_core::log_outage;
 
-use crate::telemetry::PoolOperation;
+use crate::telemetry::PoolOperation as Op;
 
-/// The kind of a call to the pool.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum PoolCall {
-    /// InitiateAuth with a password.
-    SignIn,
-    /// SignUp.
-    SignUp,
-    /// ConfirmSignUp and ResendConfirmationCode.
-    Confirm,
-    /// RespondToAuthChallenge.
-    Challenge,
-    /// GetTokensFromRefreshToken or REFRESH_TOKEN_AUTH.
-    Refresh,
-    /// RevokeToken.
-    Revoke,
-    /// ForgotPassword.
-    ForgotPassword,
-    /// ConfirmForgotPassword.
-    ResetPassword,
-    /// Calls under the operator's AWS credentials.
-    Admin,
+/// A failed call to the pool, which becomes the problem for the client.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{error}")]
+pub(crate) struct PoolFault {
+    pub(crate) operation: Op,
+    pub(crate) error: PoolError,
 }
+
+/// The result of a call to the pool.
+pub(crate) type PoolResult<T = ()> = Result<T, PoolFault>;
+
+/// The problem codes of calls that the pool refuses because of their input, which is the client's but
+/// for SignUp and calls under the operator's AWS credentials.
+const FAILURE_CODES: [(Op, Code); 8] = [
+    (Op::InitiateAuth, Code::InvalidCredentials),
+    (Op::ConfirmSignUp, Code::InvalidCode),
+    (Op::ResendConfirmationCode, Code::InvalidCode),
+    (Op::ConfirmForgotPassword, Code::InvalidCode),
+    (Op::ForgotPassword, Code::NotFound),
+    (Op::RespondToAuthChallenge, Code::InvalidChallenge),
+    (Op::GetTokensFromRefreshToken, Code::InvalidRefreshToken),
+    (Op::RevokeToken, Code::InvalidRefreshToken),
+];
 
 /// The meaning of an error response of the pool.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -53,15 +54,11 @@ pub(crate) enum PoolError {
     PasswordResetRequired,
     #[error("user already exists")]
     UserExists,
-    #[error("another user has this e-mail address")]
-    AliasExists,
     /// With advice for the user.
     #[error("password does not meet the policy")]
     WeakPassword(&'static str),
-    #[error("code does not match")]
+    #[error("code does not match, or has expired")]
     CodeMismatch,
-    #[error("code has expired")]
-    CodeExpired,
     #[error("code could not be delivered")]
     CodeNotDelivered,
     #[error("too many attempts for this user")]
@@ -85,29 +82,12 @@ pub(crate) enum PoolError {
     Unavailable(&'static str),
 }
 
-// === impl PoolCall ===
-
-impl PoolCall {
-    /// Returns the problem code of a call that the pool refuses because of its input, which is the
-    /// client's but for administrative calls and SignUp.
-    fn failure_code(self) -> Code {
-        match self {
-            Self::SignIn => Code::InvalidCredentials,
-            Self::Confirm | Self::ResetPassword => Code::InvalidCode,
-            Self::ForgotPassword => Code::NotFound,
-            Self::Challenge => Code::InvalidChallenge,
-            Self::Refresh | Self::Revoke => Code::InvalidRefreshToken,
-            Self::SignUp | Self::Admin => Code::IdpMisconfigured,
-        }
-    }
-}
-
 // === impl PoolError ===
 
 impl PoolError {
     /// Converts an error of the SDK.
     pub(super) fn from_sdk<E: ProvideErrorMetadata>(
-        operation: PoolOperation,
+        operation: Op,
         error: &SdkError<E, HttpResponse>,
     ) -> Self {
         if let Some(service) = error.as_service_error() {
@@ -132,8 +112,7 @@ impl PoolError {
     /// Converts an exception by its name and the operation. The message decides only where Cognito
     /// has one exception for mistakes of users and of operators, and then by its beginning: what
     /// follows may contain text of a client.
-    fn from_exception(operation: PoolOperation, name: &str, message: &str, status: u16) -> Self {
-        use PoolOperation as Op;
+    fn from_exception(operation: Op, name: &str, message: &str, status: u16) -> Self {
         match (name, operation) {
             ("NotAuthorizedException", _)
                 if operation == Op::SignUp || is_about_app_client(message) =>
@@ -166,16 +145,14 @@ impl PoolError {
             ("UserNotFoundException", _) => Self::UserNotFound,
             ("UserNotConfirmedException", _) => Self::UserNotConfirmed,
             ("PasswordResetRequiredException", _) => Self::PasswordResetRequired,
-            ("UsernameExistsException", _) => Self::UserExists,
-            ("AliasExistsException", _) => Self::AliasExists,
+            ("UsernameExistsException" | "AliasExistsException", _) => Self::UserExists,
             ("InvalidPasswordException", _) => Self::WeakPassword(
                 "choose a longer password with upper-case and lower-case letters, digits and symbols",
             ),
             ("PasswordHistoryPolicyViolationException", _) => {
                 Self::WeakPassword("choose a password that is new")
             }
-            ("CodeMismatchException", _) => Self::CodeMismatch,
-            ("ExpiredCodeException", _) => Self::CodeExpired,
+            ("CodeMismatchException" | "ExpiredCodeException", _) => Self::CodeMismatch,
             ("CodeDeliveryFailureException", _) => Self::CodeNotDelivered,
             ("RefreshTokenReuseException", _) => Self::TokenReused,
             ("UserLambdaValidationException", _) => Self::RejectedByTrigger,
@@ -194,77 +171,128 @@ impl PoolError {
             _ => misconfigured(name, message),
         }
     }
+}
+
+// === impl PoolFault ===
+
+impl PoolFault {
+    pub(crate) fn misconfigured(reason: &str) -> Self {
+        Self {
+            operation: Op::DescribeUserPool,
+            error: PoolError::Misconfigured(reason.to_owned()),
+        }
+    }
+
+    /// Returns the fault as one of a call that the client did not ask for.
+    pub(crate) fn of_operator(self) -> Self {
+        Self {
+            operation: Op::AdminGetUser,
+            ..self
+        }
+    }
 
     /// Returns whether the pool does not accept a call of this kind, whatever its parameters are.
     pub(super) fn is_refused_call(&self) -> bool {
-        matches!(self, Self::Unsupported | Self::Misconfigured(_))
+        matches!(
+            self.error,
+            PoolError::Unsupported | PoolError::Misconfigured(_)
+        )
     }
 
-    /// Returns the problem code for the client. The matches are exhaustive, so that a new error or
-    /// call does not compile without a mapping.
-    pub(crate) fn code(&self, call: PoolCall) -> Code {
-        match self {
-            Self::Misconfigured(_) | Self::Unsupported => Code::IdpMisconfigured,
-            Self::Throttled => Code::RateLimited,
-            Self::Unavailable(_) | Self::CodeNotDelivered | Self::QuotaExceeded => {
+    /// Returns the problem code for the client. The match is exhaustive, so that a new error does not
+    /// compile without a mapping.
+    pub(crate) fn code(&self) -> Code {
+        let operation = self.operation;
+        match self.error {
+            PoolError::Misconfigured(_) | PoolError::Unsupported => Code::IdpMisconfigured,
+            PoolError::Throttled => Code::RateLimited,
+            PoolError::Unavailable(_) | PoolError::CodeNotDelivered | PoolError::QuotaExceeded => {
                 Code::Unavailable
             }
-            Self::UserNotConfirmed | Self::PasswordResetRequired
+            PoolError::UserNotConfirmed | PoolError::PasswordResetRequired
                 if matches!(
-                    call,
-                    PoolCall::SignIn | PoolCall::Challenge | PoolCall::ForgotPassword
+                    operation,
+                    Op::InitiateAuth | Op::RespondToAuthChallenge | Op::ForgotPassword
                 ) =>
             {
                 Code::ChallengeRequired
             }
-            Self::UserExists | Self::AliasExists => Code::EmailNotAvailable,
-            Self::WeakPassword(_) => Code::WeakPassword,
-            Self::CodeMismatch | Self::CodeExpired if call == PoolCall::SignIn => {
-                Code::InvalidChallenge
-            }
+            PoolError::UserExists => Code::EmailNotAvailable,
+            PoolError::WeakPassword(_) => Code::WeakPassword,
+            PoolError::CodeMismatch if operation == Op::InitiateAuth => Code::InvalidChallenge,
             // The pool counts attempts per user. Before any proof of identity, the limit must not be
             // reported, because it would reveal that the user exists.
-            Self::TooManyAttempts
-                if !matches!(call, PoolCall::SignIn | PoolCall::ResetPassword) =>
+            PoolError::TooManyAttempts
+                if !matches!(operation, Op::InitiateAuth | Op::ConfirmForgotPassword) =>
             {
                 Code::RateLimited
             }
-            Self::TokenReused => Code::InvalidRefreshToken,
-            Self::InvalidParameter(pointer) if call != PoolCall::SignIn && *pointer != "/code" => {
+            PoolError::TokenReused => Code::InvalidRefreshToken,
+            PoolError::InvalidParameter(pointer)
+                if operation != Op::InitiateAuth && pointer != "/code" =>
+            {
                 Code::ValidationFailed
             }
-            Self::RejectedByTrigger if matches!(call, PoolCall::SignUp | PoolCall::Confirm) => {
+            PoolError::RejectedByTrigger
+                if matches!(
+                    operation,
+                    Op::SignUp | Op::ConfirmSignUp | Op::ResendConfirmationCode
+                ) =>
+            {
                 Code::ValidationFailed
             }
-            Self::NotAuthorized
-            | Self::UserNotFound
-            | Self::UserNotConfirmed
-            | Self::PasswordResetRequired
-            | Self::CodeMismatch
-            | Self::CodeExpired
-            | Self::TooManyAttempts
-            | Self::InvalidParameter(_)
-            | Self::RejectedByTrigger => call.failure_code(),
+            PoolError::NotAuthorized
+            | PoolError::UserNotFound
+            | PoolError::UserNotConfirmed
+            | PoolError::PasswordResetRequired
+            | PoolError::CodeMismatch
+            | PoolError::TooManyAttempts
+            | PoolError::InvalidParameter(_)
+            | PoolError::RejectedByTrigger => {
+                let mut codes = FAILURE_CODES.iter();
+                let found = codes.find(|(known, _)| *known == operation);
+                found.map_or(Code::IdpMisconfigured, |(_, code)| *code)
+            }
         }
     }
 
-    /// Returns the problem for the client, without the pool's message.
-    pub(crate) fn problem(&self, call: PoolCall) -> Problem {
-        let code = self.code(call);
-        let is_throttled = *self == Self::Throttled;
-        if is_throttled || matches!(code, Code::Unavailable | Code::IdpMisconfigured) {
-            self.log(call);
+    fn log(&self) {
+        let call = self.operation.name();
+        if let PoolError::Misconfigured(reason) = &self.error {
+            if let Some(suppressed) = admit_cause("identity_pool misconfigured") {
+                tracing::error!(suppressed, call, reason, "identity pool misconfigured");
+            }
+            return;
         }
-        let problem = Problem::new(code);
-        let (pointer, detail) = match (self, code) {
+        let is_outage = matches!(self.error, PoolError::Unavailable(_));
+        let cause = if is_outage {
+            "identity_pool"
+        } else {
+            "identity_pool throttled"
+        };
+        log_outage!(cause, call, error = %self, "identity pool call failed");
+    }
+}
+
+impl From<PoolFault> for Problem {
+    /// Returns the problem for the client, without the pool's message.
+    fn from(fault: PoolFault) -> Self {
+        let code = fault.code();
+        let is_throttled = fault.error == PoolError::Throttled;
+        if is_throttled || matches!(code, Code::Unavailable | Code::IdpMisconfigured) {
+            fault.log();
+        }
+        let problem = Self::new(code);
+        let is_sign_up = fault.operation == Op::SignUp;
+        let (pointer, detail) = match (fault.error, code) {
             // A quota of mails is one of a day; a user is locked out for up to 15 minutes.
-            (Self::QuotaExceeded, _) => return problem.retry_after(3600),
-            (Self::TooManyAttempts, Code::RateLimited) => return problem.retry_after(900),
+            (PoolError::QuotaExceeded, _) => return problem.retry_after(3600),
+            (PoolError::TooManyAttempts, Code::RateLimited) => return problem.retry_after(900),
             (_, Code::RateLimited) => return problem.retry_after(2),
-            (Self::WeakPassword(advice), _) if call == PoolCall::SignUp => ("/password", *advice),
-            (Self::WeakPassword(advice), _) => ("/newPassword", *advice),
-            (Self::InvalidParameter(pointer), Code::ValidationFailed) => {
-                (*pointer, "the identity pool does not accept this value")
+            (PoolError::WeakPassword(advice), _) if is_sign_up => ("/password", advice),
+            (PoolError::WeakPassword(advice), _) => ("/newPassword", advice),
+            (PoolError::InvalidParameter(pointer), Code::ValidationFailed) => {
+                (pointer, "the identity pool does not accept this value")
             }
             (_, Code::ValidationFailed) => ("", "a rule of the identity pool refuses the request"),
             _ => return problem,
@@ -272,22 +300,6 @@ impl PoolError {
         problem
             .detail(detail)
             .error(pointer, "not_acceptable", detail)
-    }
-
-    fn log(&self, call: PoolCall) {
-        if let Self::Misconfigured(reason) = self {
-            if let Some(suppressed) = admit_cause("identity_pool misconfigured") {
-                tracing::error!(suppressed, ?call, reason, "identity pool misconfigured");
-            }
-            return;
-        }
-        let is_outage = matches!(self, Self::Unavailable(_));
-        let cause = if is_outage {
-            "identity_pool"
-        } else {
-            "identity_pool throttled"
-        };
-        log_outage!(cause, ?call, error = %self, "identity pool call failed");
     }
 }
 
@@ -310,8 +322,7 @@ fn is_about_app_client(message: &str) -> bool {
 
 /// Returns the field of a client's request to which `InvalidParameterException` objects; `None` if
 /// the operator has to change something. Messages about the form of a parameter name it.
-fn mistaken_field(operation: PoolOperation, message: &str) -> Option<&'static str> {
-    use PoolOperation as Op;
+fn mistaken_field(operation: Op, message: &str) -> Option<&'static str> {
     let named = message.split_once("Value at '").map(|(_, rest)| rest);
     match (operation, named.and_then(|rest| rest.split('\'').next())) {
         (Op::SignUp, Some("password")) => Some("/password"),

@@ -4,8 +4,9 @@ use std::collections::HashMap;
 
 use aws_sdk_cognitoidentityprovider::types::{AuthenticationResultType, ChallengeNameType};
 
-use super::error::PoolError;
+use super::error::PoolResult;
 use super::tokens::PoolTokens;
+use crate::telemetry::PoolOperation;
 
 /// The result of a sign-in step.
 #[derive(Debug)]
@@ -29,11 +30,12 @@ pub(crate) struct PoolChallenge {
     pub(crate) parameters: HashMap<String, String>,
 }
 
-/// Converts the response of one of the four sign-in calls, which have the same fields but different
+/// Converts the response of a sign-in call, each of which has the same fields but different
 /// types.
 macro_rules! sign_in_step {
-    ($name:expr, $response:expr) => {
+    ($operation:expr, $name:expr, $response:expr) => {
         $crate::pool::sign_in_step::read(
+            $operation,
             $name,
             $crate::pool::sign_in_step::StepResponse {
                 result: $response.authentication_result,
@@ -56,9 +58,13 @@ pub(super) struct StepResponse {
 }
 
 /// Reads the response of a sign-in call.
-pub(super) fn read(name: &str, response: StepResponse) -> Result<SignInStep, PoolError> {
+pub(super) fn read(
+    operation: PoolOperation,
+    name: &str,
+    response: StepResponse,
+) -> PoolResult<SignInStep> {
     let Some(challenge) = response.challenge else {
-        return PoolTokens::read(response.result).map(SignInStep::Tokens);
+        return PoolTokens::read(operation, response.result).map(SignInStep::Tokens);
     };
     let parameters = response.parameters.unwrap_or_default();
     let username = parameters

@@ -6,7 +6,7 @@ use postern_core::Secret;
 use postern_core::email::EmailAddress;
 use postern_core::identity::{SocialAccount, SocialProofKey, SocialStatement};
 
-use super::error::PoolError;
+use super::error::{PoolError, PoolFault, PoolResult};
 use super::sign_in_step::sign_in_step;
 use super::{PoolChallenge, SignInStep, UserPool};
 use crate::crypto::random;
@@ -37,7 +37,7 @@ impl UserPool {
     pub(crate) async fn start_social_sign_in(
         &self,
         name: &str,
-    ) -> Result<Option<SocialChallenge>, PoolError> {
+    ) -> PoolResult<Option<SocialChallenge>> {
         let call = self
             .client
             .initiate_auth()
@@ -46,20 +46,24 @@ impl UserPool {
             .set_auth_parameters(Some(self.parameters(name)));
         let response = self.breaker.call(PoolOperation::InitiateAuth, call.send());
         let step = match response.await {
-            Ok(response) => sign_in_step!(name, response)?,
-            Err(PoolError::UserNotFound) => return Ok(None),
-            Err(PoolError::InvalidParameter(_) | PoolError::Unsupported) => {
-                return Err(misconfigured("the pool has no triggers for CUSTOM_AUTH"));
+            Ok(response) => sign_in_step!(PoolOperation::InitiateAuth, name, response)?,
+            Err(fault) if fault.error == PoolError::UserNotFound => return Ok(None),
+            Err(PoolFault {
+                error: PoolError::InvalidParameter(_) | PoolError::Unsupported,
+                ..
+            }) => {
+                let reason = "the pool has no triggers for CUSTOM_AUTH";
+                return Err(PoolFault::misconfigured(reason));
             }
-            Err(error) => return Err(error),
+            Err(fault) => return Err(fault),
         };
         match step {
             SignInStep::Challenge(challenge) if challenge.name == CUSTOM_CHALLENGE => {
                 read_challenge(self.proof_key()?, challenge)
             }
-            SignInStep::Challenge(_) | SignInStep::Tokens(_) => {
-                Err(misconfigured("CUSTOM_AUTH starts with another challenge"))
-            }
+            SignInStep::Challenge(_) | SignInStep::Tokens(_) => Err(PoolFault::misconfigured(
+                "CUSTOM_AUTH starts with another challenge",
+            )),
         }
     }
 
@@ -68,7 +72,7 @@ impl UserPool {
     pub(crate) async fn finish_social_sign_in(
         &self,
         challenge: &SocialChallenge,
-    ) -> Result<SignInStep, PoolError> {
+    ) -> PoolResult<SignInStep> {
         let statement = SocialStatement::SignIn {
             subject: &challenge.account.subject,
             nonce: &challenge.nonce,
@@ -81,7 +85,7 @@ impl UserPool {
     }
 
     /// Creates a confirmed user with a verified address and a random password that nobody keeps.
-    pub(crate) async fn sign_up_social(&self, email: &EmailAddress) -> Result<(), PoolError> {
+    pub(crate) async fn sign_up_social(&self, email: &EmailAddress) -> PoolResult {
         let address = email.as_str();
         let proof = self.prove(SocialStatement::SignUp { email: address })?;
         let password = Secret::from(random::password());
@@ -89,27 +93,27 @@ impl UserPool {
         if created.confirmed {
             Ok(())
         } else {
-            Err(misconfigured(
+            Err(PoolFault::misconfigured(
                 "the pool has no trigger PreSignUp for social users",
             ))
         }
     }
 
-    fn prove(&self, statement: SocialStatement<'_>) -> Result<String, PoolError> {
+    fn prove(&self, statement: SocialStatement<'_>) -> PoolResult<String> {
         let key = self.proof_key()?;
         Ok(key.prove(statement, self.client_id(), self.clock.now()))
     }
 
-    fn proof_key(&self) -> Result<&SocialProofKey, PoolError> {
+    fn proof_key(&self) -> PoolResult<&SocialProofKey> {
         let key = self.social_proof_key.as_ref();
-        key.ok_or_else(|| misconfigured("SOCIAL_PROOF_KEY is not set"))
+        key.ok_or_else(|| PoolFault::misconfigured("SOCIAL_PROOF_KEY is not set"))
     }
 }
 
 fn read_challenge(
     key: &SocialProofKey,
     challenge: PoolChallenge,
-) -> Result<Option<SocialChallenge>, PoolError> {
+) -> PoolResult<Option<SocialChallenge>> {
     let PoolChallenge {
         session,
         username,
@@ -118,17 +122,13 @@ fn read_challenge(
     } = challenge;
     let parameter = |name: &str| parameters.get(name).map_or("", String::as_str);
     let (nonce, sealed) = (parameter("nonce"), parameter("account"));
-    let account = key
-        .open_account(sealed, nonce)
-        .ok_or_else(|| misconfigured("SOCIAL_PROOF_KEY is not the key of the pool's triggers"))?;
+    let account = key.open_account(sealed, nonce).ok_or_else(|| {
+        PoolFault::misconfigured("SOCIAL_PROOF_KEY is not the key of the pool's triggers")
+    })?;
     Ok(account.map(|account| SocialChallenge {
         username: parameters.get("USERNAME").cloned().unwrap_or(username),
         account,
         session,
         nonce: nonce.to_owned(),
     }))
-}
-
-fn misconfigured(reason: &str) -> PoolError {
-    PoolError::Misconfigured(reason.to_owned())
 }

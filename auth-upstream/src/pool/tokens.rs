@@ -8,7 +8,8 @@ use serde::Deserialize;
 use serde::de::DeserializeOwned;
 use serde_json::Value;
 
-use super::error::PoolError;
+use super::error::{PoolError, PoolFault, PoolResult};
+use crate::telemetry::PoolOperation;
 
 /// Tokens that the pool issued for a sign-in or a refresh.
 #[derive(Clone)]
@@ -36,8 +37,14 @@ pub(crate) struct AccessTokenClaims {
 
 impl PoolTokens {
     /// Reads the tokens of a response.
-    pub(super) fn read(result: Option<AuthenticationResultType>) -> Result<Self, PoolError> {
-        let malformed = || PoolError::Unavailable("response without tokens");
+    pub(super) fn read(
+        operation: PoolOperation,
+        result: Option<AuthenticationResultType>,
+    ) -> PoolResult<Self> {
+        let malformed = || PoolFault {
+            operation,
+            error: PoolError::Unavailable("response without tokens"),
+        };
         let result = result.ok_or_else(malformed)?;
         let access_token = result.access_token.ok_or_else(malformed)?;
         let claims = AccessTokenClaims::decode(&access_token).ok_or_else(malformed)?;

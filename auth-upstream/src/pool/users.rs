@@ -5,7 +5,7 @@ use postern_core::clock::Timestamp;
 use serde_json::{Value, json};
 
 use super::admin::{PoolAdmin, admin_call, value_of};
-use super::error::PoolError;
+use super::error::PoolResult;
 use crate::telemetry::PoolOperation as Op;
 
 /// Maximum number of users and groups in one answer, which is Cognito's.
@@ -18,7 +18,7 @@ impl PoolAdmin {
         &self,
         filter: Option<(&str, &str)>,
         cursor: Option<String>,
-    ) -> Result<Value, PoolError> {
+    ) -> PoolResult<Value> {
         // See "Filter" of API_ListUsers.
         let quoted = |value: &str| value.replace('\\', "\\\\").replace('"', "\\\"");
         let filter = filter.map(|(name, value)| format!("{name} \"{}\"", quoted(value)));
@@ -31,7 +31,7 @@ impl PoolAdmin {
     }
 
     /// Returns the names of the pool's groups, or of those that a user is in.
-    pub(crate) async fn groups(&self, of_user: Option<&str>) -> Result<Vec<String>, PoolError> {
+    pub(crate) async fn groups(&self, of_user: Option<&str>) -> PoolResult<Vec<String>> {
         let groups = if let Some(name) = of_user {
             let call = admin_call!(self, admin_list_groups_for_user, name).limit(PAGE_SIZE);
             let called = self.breaker.call(Op::AdminListGroupsForUser, call.send());
@@ -48,13 +48,13 @@ impl PoolAdmin {
     }
 
     /// Adds a user to a group.
-    pub(crate) async fn add_to_group(&self, name: &str, group: &str) -> Result<(), PoolError> {
+    pub(crate) async fn add_to_group(&self, name: &str, group: &str) -> PoolResult {
         let call = admin_call!(self, admin_add_user_to_group, name).group_name(group);
         self.breaker.run(Op::AdminAddUserToGroup, call.send()).await
     }
 
     /// Removes a user from a group.
-    pub(crate) async fn remove_from_group(&self, name: &str, group: &str) -> Result<(), PoolError> {
+    pub(crate) async fn remove_from_group(&self, name: &str, group: &str) -> PoolResult {
         let call = admin_call!(self, admin_remove_user_from_group, name).group_name(group);
         self.breaker
             .run(Op::AdminRemoveUserFromGroup, call.send())
@@ -62,13 +62,13 @@ impl PoolAdmin {
     }
 
     /// Permits the sign-ins of a user.
-    pub(crate) async fn enable(&self, name: &str) -> Result<(), PoolError> {
+    pub(crate) async fn enable(&self, name: &str) -> PoolResult {
         let call = admin_call!(self, admin_enable_user, name);
         self.breaker.run(Op::AdminEnableUser, call.send()).await
     }
 
     /// Refuses the sign-ins of a user.
-    pub(crate) async fn disable(&self, name: &str) -> Result<(), PoolError> {
+    pub(crate) async fn disable(&self, name: &str) -> PoolResult {
         let call = admin_call!(self, admin_disable_user, name);
         self.breaker.run(Op::AdminDisableUser, call.send()).await
     }

@@ -21,13 +21,14 @@ mod password_quota;
 mod trusted_networks;
 
 use std::net::IpAddr;
+use std::ops::RangeInclusive;
 use std::time::Duration;
 
 use futures_util::future::{join, join_all};
 use postern_core::backoff::Backoff;
-use postern_core::clock::Timestamp;
+use postern_core::decode::defaults;
 use postern_core::network::IpNetwork;
-use postern_core::{Clock, Secret};
+use postern_core::{Clock, Secret, settings};
 use postern_store::cache::{AttemptOutcome, AttemptPolicy, Cache};
 use sha2::{Digest, Sha256};
 use tokio::runtime::Handle;
@@ -47,24 +48,30 @@ const COUNTER_PREFIX: &str = "postern:auth:attempts";
 /// The prefix of other cache keys.
 const KEY_PREFIX: &str = "postern:auth:abuse";
 
-/// Free failures of each scope and the window in which they count (`[abuse]`).
-#[derive(Clone, Copy, Debug)]
-pub struct AttemptLimits {
-    /// Failures of one account: an e-mail address, registered or not, or the user of a second
-    /// factor. Default 5.
-    pub per_account: u64,
-    /// Failures of one client address. Default 30, because an office shares one.
-    pub per_address: u64,
-    /// Failures of one network. Default 200.
-    pub per_network: u64,
-    /// Failures in total, per minute. Default 2000.
-    pub total_per_minute: u64,
-    /// The time for which a failure counts. Default 15 min.
-    pub window: Duration,
-    /// Sign-ins with the right password of one account in ten minutes, from each trusted network
-    /// and from all others together. Default 60.
-    pub sign_ins: u64,
+settings! {
+    /// Free failures of each scope and the window in which they count (`[abuse]`).
+    #[derive(Clone, Copy, Debug)]
+    pub struct AttemptLimits(table) {
+        /// Free failures per account in 15 minutes.
+        ///
+        /// An account is an e-mail address, registered or not, or the user of a second factor.
+        pub per_account as account: u64 = 5 => |field| field.integer(COUNTS),
+        /// Free failures per client address in 15 minutes.
+        ///
+        /// An office shares one address.
+        pub per_address as address: u64 = 30 => |field| field.integer(COUNTS),
+        /// Free failures per network (/24, /64) in 15 minutes.
+        pub per_network as network: u64 = 200 => |field| field.integer(COUNTS),
+        /// Failures per minute of all clients; above it one for each address and network.
+        pub total_per_minute as all: u64 = 2000 => |field| field.integer(COUNTS),
+        /// Accepted passwords per account in ten minutes, for each trusted network, and all others.
+        pub sign_ins: u64 = 60 => |field| field.integer(COUNTS),
+        /// The time for which a failure counts, 15 minutes. Not a key of the file.
+        pub window: Duration = (Some(Duration::from_secs(15 * 60))),
+    }
 }
+
+const COUNTS: RangeInclusive<u64> = 1..=1_000_000_000;
 
 named! {
     /// The kinds of attempts. Each kind is counted separately.
@@ -124,14 +131,7 @@ struct ReservedScope {
 
 impl Default for AttemptLimits {
     fn default() -> Self {
-        Self {
-            per_account: 5,
-            per_address: 30,
-            per_network: 200,
-            total_per_minute: 2000,
-            window: Duration::from_secs(15 * 60),
-            sign_ins: 60,
-        }
+        defaults(Self::read)
     }
 }
 
@@ -145,11 +145,6 @@ impl AttemptLimiter {
             limits,
             digest_key: random::token().into(),
         }
-    }
-
-    /// Returns the present time, for [`AttemptLimiter::trust_network`].
-    pub(crate) fn now(&self) -> Timestamp {
-        self.clock.now()
     }
 
     /// Admits an attempt on an account, or returns `None` if it is throttled. All counters are
@@ -171,7 +166,7 @@ impl AttemptLimiter {
         };
         let network = network(address);
         // A code is guessed for each network by itself, so that nobody uses up the guesses of its
-        // owner: `AccountCodes`, or the pool, ends a code that many networks guess at. One customer
+        // owner: `redeem_code`, or the pool, ends a code that many networks guess at. One customer
         // may have a whole /48 of IPv6.
         let is_code = matches!(kind, AttemptKind::ConfirmationCode | AttemptKind::ResetCode);
         // Codes are guessed by attackers who know the password. They may have signed in from any
@@ -323,7 +318,7 @@ impl AttemptLimiter {
         let total = attempt
             .total
             .as_ref()
-            .map_or(0, |it| it.reservation.count());
+            .map_or(0, |it| it.reservation.reservation.count);
         if is_flood || total <= self.limits.total_per_minute {
             return false;
         }
@@ -334,7 +329,7 @@ impl AttemptLimiter {
         attempt
             .client_scopes
             .iter()
-            .any(|scope| scope.reservation.count() > 1)
+            .any(|scope| scope.reservation.reservation.count > 1)
     }
 
     async fn reserve(&self, key: String, policy: AttemptPolicy) -> Option<ReservedScope> {

@@ -11,24 +11,17 @@ const MEMORY_CACHE_LABEL: &str = "memory:";
 /// A cache for limits: shared by all replicas, with a fallback for this process alone.
 #[derive(Clone, Debug)]
 pub(crate) struct FallbackCache {
-    shared: Cache,
-    local: Cache,
+    /// The cache that all replicas see.
+    pub(super) shared: Cache,
+    /// The cache of this process, which no other replica sees.
+    pub(super) local: Cache,
 }
 
 /// A counted attempt, and the cache that counts it.
 #[derive(Clone, Debug)]
 pub(super) struct FallbackReservation {
-    reservation: AttemptReservation,
+    pub(super) reservation: AttemptReservation,
     is_local: bool,
-}
-
-// === impl FallbackReservation ===
-
-impl FallbackReservation {
-    /// Returns the attempts in the window, this one included.
-    pub(super) fn count(&self) -> u64 {
-        self.reservation.count
-    }
 }
 
 // === impl FallbackCache ===
@@ -44,16 +37,6 @@ impl FallbackCache {
         };
         let local = Cache::memory(clock.clone());
         Self { shared, local }
-    }
-
-    /// Returns the cache of this process, which no other replica sees.
-    pub(super) fn local(&self) -> &Cache {
-        &self.local
-    }
-
-    /// Returns the cache that all replicas see.
-    pub(super) fn shared(&self) -> &Cache {
-        &self.shared
     }
 
     /// Increments a counter and returns it. The window begins with the first increment.

@@ -6,7 +6,7 @@ use postern_store::{from_row, with_dialect};
 use serde::{Serialize, Serializer};
 use sqlx::AssertSqlSafe;
 
-use super::{AuthStore, StoreError, with_timeout};
+use super::{AuthStore, StoreError, Stored, with_timeout};
 use crate::crypto::hex;
 
 /// The columns, in the order of [`AuditRow`].
@@ -122,12 +122,10 @@ impl AuditSelector {
 
 impl AuthStore {
     /// Stores events in one statement.
-    pub(crate) async fn insert_audit_rows(&self, rows: &[AuditRow]) -> Result<(), StoreError> {
+    pub(crate) async fn insert_audit_rows(&self, rows: &[AuditRow]) -> Stored {
         let tuple = |row: usize| {
-            let first = row * COLUMN_COUNT;
-            let columns: Vec<String> = (1..=COLUMN_COUNT)
-                .map(|column| format!("${}", first + column))
-                .collect();
+            let columns = (1..=COLUMN_COUNT).map(|column| row * COLUMN_COUNT + column);
+            let columns: Vec<String> = columns.map(|number| format!("${number}")).collect();
             format!("({})", columns.join(", "))
         };
         let tuples: Vec<String> = (0..rows.len()).map(tuple).collect();
@@ -156,7 +154,7 @@ impl AuthStore {
     }
 
     /// Returns the newest events of a selection, newest first.
-    pub(crate) async fn audit_rows(&self, query: &AuditQuery) -> Result<Vec<AuditRow>, StoreError> {
+    pub(crate) async fn audit_rows(&self, query: &AuditQuery) -> Stored<Vec<AuditRow>> {
         let sql = format!(
             "SELECT {COLUMNS} FROM auth_audit WHERE at >= $1 AND at < $2 \
              AND (at < $4 OR (at = $4 AND id < $5)) {} ORDER BY at DESC, id DESC LIMIT $3",
@@ -180,11 +178,7 @@ impl AuthStore {
     }
 
     /// Deletes at most `limit` of the events before a time, oldest first. Returns their number.
-    pub(crate) async fn delete_audit_rows(
-        &self,
-        before: Timestamp,
-        limit: i64,
-    ) -> Result<u64, StoreError> {
+    pub(crate) async fn delete_audit_rows(&self, before: Timestamp, limit: i64) -> Stored<u64> {
         with_dialect!(self.database.writer(), pool => with_timeout(async {
             let delete = sqlx::query(DELETE_OLD).bind(before.0).bind(limit);
             Ok(delete.execute(pool).await?.rows_affected())

@@ -3,7 +3,7 @@
 use postern_core::clock::Timestamp;
 use postern_store::{from_row, with_dialect};
 
-use super::{AuthStore, StoreError, Stored, open_text, with_timeout};
+use super::{AuthStore, Stored, open_text, with_timeout};
 use crate::crypto::KeyRing;
 
 const SELECT_SOCIAL_IDENTITY: &str = "SELECT user_id, username, profile_saved FROM auth_social_identities \
@@ -84,14 +84,14 @@ impl AuthStore {
         &self,
         issuer: &str,
         subject: &str,
-    ) -> Result<Option<SocialIdentity>, StoreError> {
+    ) -> Stored<Option<SocialIdentity>> {
         let found: Option<SocialIdentity> =
             fetch!(self.writer, fetch_optional, SELECT_SOCIAL_IDENTITY; issuer, subject)?;
         Ok(found.map(|it| it.opened(&self.key_ring, issuer, subject)))
     }
 
     /// Returns whether the user has a social identity.
-    pub(crate) async fn has_social_identity(&self, user_id: &str) -> Result<bool, StoreError> {
+    pub(crate) async fn has_social_identity(&self, user_id: &str) -> Stored<bool> {
         let (found,): (i64,) = fetch!(self.writer, fetch_one, COUNT_SOCIAL_IDENTITIES; user_id)?;
         Ok(found > 0)
     }
@@ -117,7 +117,7 @@ impl AuthStore {
         issuer: &str,
         subject: &str,
         identity: &SocialIdentity,
-    ) -> Result<SocialIdentity, StoreError> {
+    ) -> Stored<SocialIdentity> {
         let SocialIdentity {
             user_id,
             profile_saved,

@@ -67,32 +67,24 @@ pub(crate) struct Audited<T>(T);
 /// The outcome of an audited operation.
 pub(crate) type AuditedResult<T, E = Problem> = Result<Audited<T>, Audited<E>>;
 
-/// An error with a stable name, which becomes the `outcome` of the audit event.
-pub(crate) trait OutcomeName {
-    fn outcome_name(&self) -> &'static str;
-}
-
 // === impl Operation ===
 
 impl Operation {
     /// Returns the kind of the identity provider that decides, if the operation has one: `password`
     /// for the user pool, `social` for the social provider.
     pub(crate) fn provider(self) -> Option<&'static str> {
-        match self {
-            Self::SignIn | Self::Register | Self::PasswordReset | Self::RequestResetCode => {
-                Some("password")
-            }
-            Self::SocialSignIn | Self::SocialLink | Self::Exchange => Some("social"),
-            Self::Refresh
-            | Self::RefreshReuse
-            | Self::Logout
-            | Self::Compensate
-            | Self::EnableAccount
-            | Self::DisableAccount
-            | Self::SignOutEverywhere
-            | Self::SetPassword
-            | Self::ChangeGroups => None,
+        use Operation as Op;
+        let password = [
+            Op::SignIn,
+            Op::Register,
+            Op::PasswordReset,
+            Op::RequestResetCode,
+        ];
+        let social = [Op::SocialSignIn, Op::SocialLink, Op::Exchange];
+        if password.contains(&self) {
+            return Some("password");
         }
+        social.contains(&self).then_some("social")
     }
 }
 
@@ -103,17 +95,28 @@ impl AuditLog {
         Self { metrics, queue }
     }
 
-    /// Records the outcome of an operation and returns it as audited. The outcome is named `ok`, or
-    /// by the error.
-    pub(crate) fn complete<T, E: OutcomeName>(
+    /// Records the outcome of an operation and returns it as audited.
+    pub(crate) fn complete<T>(
+        &self,
+        client: &ClientContext,
+        operation: Operation,
+        outcome: Result<Completed<T>, Problem>,
+    ) -> AuditedResult<T> {
+        let name_of = |problem: &Problem| problem.code().as_str();
+        self.complete_named(client, operation, outcome, name_of)
+    }
+
+    /// As [`AuditLog::complete`], with the name of an error.
+    pub(crate) fn complete_named<T, E>(
         &self,
         client: &ClientContext,
         operation: Operation,
         outcome: Result<Completed<T>, E>,
+        name_of: impl FnOnce(&E) -> &'static str,
     ) -> AuditedResult<T, E> {
         let (subject, name) = match &outcome {
             Ok(completed) => (completed.subject.as_str(), "ok"),
-            Err(error) => ("", error.outcome_name()),
+            Err(error) => ("", name_of(error)),
         };
         self.record(client, operation, subject, name);
         outcome
@@ -173,13 +176,5 @@ impl<T> Deref for Audited<T> {
 impl From<Audited<Problem>> for Problem {
     fn from(audited: Audited<Self>) -> Self {
         audited.0
-    }
-}
-
-// === impl OutcomeName ===
-
-impl OutcomeName for Problem {
-    fn outcome_name(&self) -> &'static str {
-        self.code().as_str()
     }
 }

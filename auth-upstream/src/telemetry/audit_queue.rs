@@ -2,7 +2,6 @@
 
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 use postern_core::Clock;
@@ -58,7 +57,6 @@ pub(crate) struct AuditQueue {
     metrics: Metrics,
     clock: Clock,
     anonymous: Arc<Mutex<AnonymousCount>>,
-    is_dropping: Arc<AtomicBool>,
 }
 
 /// The number of events without a subject in the current minute.
@@ -79,13 +77,12 @@ impl AuditQueue {
             metrics,
             clock,
             anonymous: Arc::default(),
-            is_dropping: Arc::default(),
         };
         (queue, receiver)
     }
 
     /// Submits an event without waiting. It is dropped and counted if the queue is full, and if
-    /// too many events have no subject. The first drop of a series is logged, and its end.
+    /// too many events have no subject.
     pub(crate) fn submit(
         &self,
         client: &ClientContext,
@@ -102,20 +99,14 @@ impl AuditQueue {
             at: Some(at).filter(|_| !self.clock.is_uncertain()),
             operation,
             outcome: outcome.to_owned(),
-            reason: client.details.reason(),
+            reason: client.details.reason.get().copied(),
             request_id: Arc::clone(&client.request_id),
             subject: subject.to_owned(),
-            email: client.details.email().cloned(),
+            email: client.details.email.get().cloned(),
             address: client.address,
         };
-        if self.events.try_send(event).is_ok() {
-            if self.is_dropping.swap(false, Ordering::Relaxed) {
-                tracing::info!("audit events queued again");
-            }
-            return;
-        }
-        self.metrics.count_audit_drop(AuditDropReason::QueueFull, 1);
-        if !self.is_dropping.swap(true, Ordering::Relaxed) {
+        if self.events.try_send(event).is_err() {
+            self.metrics.count_audit_drop(AuditDropReason::QueueFull, 1);
             postern_core::log_consequence!("audit events dropped, queue full");
         }
     }
@@ -160,7 +151,6 @@ mod tests {
         receiver.recv().await.expect("an event");
         queue.submit(&client, Operation::SignIn, "subject", "ok");
         assert_eq!(dropped(AuditDropReason::QueueFull), 3);
-        assert!(!queue.is_dropping.load(Ordering::Relaxed));
     }
 
     #[tokio::test]

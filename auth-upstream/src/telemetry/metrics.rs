@@ -6,12 +6,8 @@ use postern_core::dependency::Dependencies;
 use postern_core::exit::Exit;
 use postern_core::health::Health;
 use postern_service::http::{HttpMetrics, LATENCY_BUCKETS_S};
-use postern_store::database::{PoolMetrics, PoolUsage};
-use prometheus::{
-    HistogramVec, IntCounter, IntCounterVec, IntGauge, Registry,
-    register_histogram_vec_with_registry, register_int_counter_vec_with_registry,
-    register_int_counter_with_registry, register_int_gauge_with_registry,
-};
+use postern_store::database::PoolMetrics;
+use prometheus::{HistogramVec, IntCounter, IntCounterVec, IntGauge, Registry};
 
 use super::{AuditDropReason, Operation, PoolOperation};
 use crate::protection::AttemptKind;
@@ -19,20 +15,37 @@ use crate::protection::AttemptKind;
 /// The metrics and the registry that exports them.
 #[derive(Clone, Debug)]
 pub(crate) struct Metrics {
-    registry: Registry,
-    health: Health,
-    dependencies: Dependencies,
-    http: HttpMetrics,
-    pools: PoolMetrics,
-    /// Dropped spans.
-    pub(crate) spans_dropped: IntCounter,
-    operations: IntCounterVec,
-    attempts_throttled: IntCounterVec,
-    /// Right passwords and social identities that were accepted too often.
-    pub(crate) sign_in_quota_exceeded: IntCounter,
-    audit_dropped: IntCounterVec,
-    pool_calls: HistogramVec,
-    pending_registrations: IntGauge,
+    /// What exports these metrics.
+    pub(crate) registry: Registry,
+    /// The readiness of the service.
+    pub(crate) health: Health,
+    /// The systems that the service depends on.
+    pub(crate) dependencies: Dependencies,
+    pub(crate) http: HttpMetrics,
+    /// The use of the database connections.
+    pub(crate) pools: PoolMetrics,
+    pub(crate) own: OwnMetrics,
+}
+
+postern_core::metrics! {
+    /// The metrics of this service alone.
+    pub(crate) struct OwnMetrics {
+        /// Spans that did not fit into the queue or that no collector accepted.
+        pub(crate) spans_dropped: IntCounter = "postern_spans_dropped_total" [];
+        /// Completed operations by outcome.
+        operations: IntCounterVec = "postern_auth_operations_total" ["operation", "outcome"];
+        /// Attempts that the limits rejected without evaluating them.
+        attempts_throttled: IntCounterVec = "postern_auth_attempts_throttled_total" ["kind"];
+        /// Sign-ins rejected because one account or identity signs in too often.
+        pub(crate) sign_in_quota_exceeded: IntCounter = "postern_auth_sign_in_quota_exceeded_total" [];
+        /// Audit events that were not stored.
+        audit_dropped: IntCounterVec = "postern_auth_audit_events_dropped_total" ["reason"];
+        /// Duration of calls to the actor pool by operation and outcome.
+        pool_calls: HistogramVec = "postern_auth_pool_call_seconds" ["operation", "outcome"]
+            in LATENCY_BUCKETS_S.to_vec();
+        /// Registrations that are neither completed nor undone.
+        pub(crate) pending_registrations: IntGauge = "postern_auth_pending_registrations" [];
+    }
 }
 
 named! {
@@ -60,77 +73,13 @@ impl Metrics {
     fn register() -> prometheus::Result<Self> {
         let (registry, health) = (Registry::new(), Health::new());
         Ok(Self {
-            operations: register_int_counter_vec_with_registry!(
-                "postern_auth_operations_total",
-                "Completed operations by outcome.",
-                &["operation", "outcome"],
-                registry
-            )?,
-            attempts_throttled: register_int_counter_vec_with_registry!(
-                "postern_auth_attempts_throttled_total",
-                "Attempts that the limits rejected without evaluating them.",
-                &["kind"],
-                registry
-            )?,
-            sign_in_quota_exceeded: register_int_counter_with_registry!(
-                "postern_auth_sign_in_quota_exceeded_total",
-                "Sign-ins rejected because one account or identity signs in too often.",
-                registry
-            )?,
-            audit_dropped: register_int_counter_vec_with_registry!(
-                "postern_auth_audit_events_dropped_total",
-                "Audit events that were not stored.",
-                &["reason"],
-                registry
-            )?,
-            pool_calls: register_histogram_vec_with_registry!(
-                "postern_auth_pool_call_seconds",
-                "Duration of calls to the actor pool by operation and outcome.",
-                &["operation", "outcome"],
-                LATENCY_BUCKETS_S.to_vec(),
-                registry
-            )?,
-            pending_registrations: register_int_gauge_with_registry!(
-                "postern_auth_pending_registrations",
-                "Registrations that are neither completed nor undone.",
-                registry
-            )?,
             dependencies: Dependencies::new(&health, &registry)?,
             http: HttpMetrics::new(&registry)?,
             pools: PoolMetrics::new(&registry)?,
+            own: OwnMetrics::new(&registry)?,
             health,
-            spans_dropped: register_int_counter_with_registry!(
-                "postern_spans_dropped_total",
-                "Spans that did not fit into the queue or that no collector accepted.",
-                registry
-            )?,
             registry,
         })
-    }
-
-    /// Returns the registry that exports these metrics.
-    pub(crate) fn registry(&self) -> Registry {
-        self.registry.clone()
-    }
-
-    /// Returns the readiness of the service.
-    pub(crate) fn health(&self) -> &Health {
-        &self.health
-    }
-
-    /// Returns the registry of the systems that the service depends on.
-    pub(crate) fn dependencies(&self) -> &Dependencies {
-        &self.dependencies
-    }
-
-    /// Records the use of the database connections.
-    pub(crate) fn set_pool_usage(&self, usage: Option<PoolUsage>) {
-        self.pools.record("main", usage);
-    }
-
-    /// Returns the metrics of the HTTP server.
-    pub(crate) fn http(&self) -> HttpMetrics {
-        self.http.clone()
     }
 
     /// Records the duration and the outcome of a call to the actor pool.
@@ -140,46 +89,50 @@ impl Metrics {
         outcome: PoolCallOutcome,
         duration: Duration,
     ) {
-        self.pool_calls
+        self.own
+            .pool_calls
             .with_label_values(&[operation.name(), outcome.name()])
             .observe(duration.as_secs_f64());
     }
 
     /// Counts an attempt that was rejected without being evaluated.
     pub(crate) fn count_throttled(&self, kind: AttemptKind) {
-        self.attempts_throttled
+        self.own
+            .attempts_throttled
             .with_label_values(&[kind.name()])
             .inc();
     }
 
     /// Counts a completed operation. `outcome` is `ok` or the name of an error.
     pub(crate) fn count_operation(&self, operation: Operation, outcome: &str) {
-        self.operations
+        self.own
+            .operations
             .with_label_values(&[operation.name(), outcome])
             .inc();
     }
 
     /// Counts audit events that were not stored.
     pub(crate) fn count_audit_drop(&self, reason: AuditDropReason, events: u64) {
-        self.audit_dropped
+        self.own
+            .audit_dropped
             .with_label_values(&[reason.name()])
             .inc_by(events);
-    }
-
-    pub(crate) fn set_pending_registrations(&self, count: i64) {
-        self.pending_registrations.set(count);
     }
 
     /// Returns how many audit events were dropped for a reason.
     #[cfg(test)]
     pub(crate) fn audit_drops(&self, reason: AuditDropReason) -> u64 {
-        self.audit_dropped.with_label_values(&[reason.name()]).get()
+        self.own
+            .audit_dropped
+            .with_label_values(&[reason.name()])
+            .get()
     }
 
     /// Returns how many operations ended with this outcome.
     #[cfg(test)]
     pub(crate) fn operations(&self, operation: Operation, outcome: &str) -> u64 {
-        self.operations
+        self.own
+            .operations
             .with_label_values(&[operation.name(), outcome])
             .get()
     }

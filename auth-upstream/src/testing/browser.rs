@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use url::Url;
 
 use super::fault_proxy::http;
-use super::{Fixture, client};
+use super::{Fixture, client, land};
 use crate::flows::{SocialCallback, SocialLanding};
 
 /// A person with an account at the social provider.
@@ -26,7 +26,9 @@ pub(crate) const ADA: Person = Person {
 pub(crate) async fn start(fixture: &Fixture, code_challenge: Option<&str>) -> Url {
     let code_challenge = code_challenge.map(str::to_owned);
     let client = client();
-    let started = fixture.social().start(&client, 0, code_challenge);
+    let started = fixture
+        .flows()
+        .start_social_sign_in(&client, 0, code_challenge);
     started.await.expect("a URL")
 }
 
@@ -69,8 +71,7 @@ pub(crate) async fn callback(fixture: &Fixture) -> SocialCallback {
 
 /// Follows the redirect of the provider back to the service.
 pub(crate) async fn follow(fixture: &Fixture, callback: SocialCallback) -> SocialLanding {
-    let landing = fixture.social().handle_callback(&client(), callback).await;
-    landing.into_inner()
+    land(&fixture.service, &client(), callback).await
 }
 
 /// Signs a person in at the provider.

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use postern_core::Clock;
 use postern_core::identity::secret_hash;
 use postern_dev::data_folder::DataFolder;
-use postern_dev::pool::{HashingSettings, ProvisionedPools};
+use postern_dev::pool::ProvisionedPools;
 use postern_dev::{Addresses, DevelopmentServices, DevelopmentSockets};
 use serde_json::{Value, json};
 use tempfile::TempDir;
@@ -14,11 +14,6 @@ use tokio::sync::OnceCell;
 use tokio_util::sync::CancellationToken;
 
 use super::fault_proxy::{FaultProxy, Targets, http};
-
-const HASHING: HashingSettings = HashingSettings {
-    memory_kib: 64,
-    passes: 1,
-};
 
 /// The files of a data folder with pools, accounts and keys. Their generation takes seconds, so that
 /// all tests of this process start with copies of them.
@@ -120,7 +115,7 @@ async fn build(
         notify_admin: address,
         console: address,
     };
-    let services = DevelopmentServices::build(&data, &addresses, HASHING, None, clock);
+    let services = DevelopmentServices::build(&data, &addresses, None, clock);
     let sockets = DevelopmentSockets {
         identity_pool: listen().await.0,
         actor: listen().await.0,

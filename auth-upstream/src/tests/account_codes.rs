@@ -2,19 +2,15 @@
 
 use std::time::Duration;
 
-use postern_core::{Clock, Code, Problem, Secret};
-use postern_store::cache::testing::RedisServer;
+use postern_core::{Clock, Code, Problem};
 use postern_store::database::testing::postgres;
 use serde_json::{Value, json};
 
-use super::password_flows::new_password;
-use super::second_factor::session_of;
-use crate::client::ClientContext;
-use crate::flows::{AccountCodes, CodePurpose, ConfirmationRequest, RegistrationRequest, TokenSet};
+use crate::flows::{CodePurpose, RegistrationRequest, TokenSet};
 use crate::testing::browser;
 use crate::testing::{
-    ADA, Fault, Fixture, FixtureOptions, PASSWORD, client, client_at, email, http, plain, register,
-    registration, reset,
+    ADA, Fault, Fixture, FixtureOptions, PASSWORD, client, client_at, email, http, land, plain,
+    refused, register, registration, session_of,
 };
 
 pub(super) const REGISTER: &str = "/actors/register";
@@ -24,24 +20,22 @@ pub(super) const NOTICE: &str = "account-notice";
 /// Longer than every code and every pending registration is kept.
 pub(super) const DAY: Duration = Duration::from_secs(86_401);
 
-fn codes(fixture: &Fixture) -> &AccountCodes {
-    &fixture.flows().password.codes
-}
-
-async fn redeem(
+pub(super) async fn redeem(
     fixture: &Fixture,
     purpose: CodePurpose,
     address: &str,
     code: &str,
 ) -> Result<(), Code> {
-    let redeemed = codes(fixture).redeem(purpose, &email(address), code).await;
-    redeemed.map(drop).map_err(|problem| problem.code())
+    let address = email(address);
+    let redeemed = fixture.flows().redeem_code(purpose, &address, code);
+    redeemed.await.map(drop).map_err(|problem| problem.code())
 }
 
 /// Sends a code and returns it.
 pub(super) async fn send(fixture: &Fixture, purpose: CodePurpose, address: &str) -> String {
-    let (codes, email, client) = (codes(fixture), email(address), client());
-    codes.send(purpose, &email, &client).await.expect("sent");
+    let (email, client) = (email(address), client());
+    let issued = fixture.flows().issue_code(purpose, &email, &client);
+    issued.await.expect("sent");
     let template = if purpose == CodePurpose::Reset {
         RESET
     } else {
@@ -62,42 +56,12 @@ async fn try_register(
     fixture: &Fixture,
     request: &RegistrationRequest,
 ) -> Result<TokenSet, Problem> {
-    plain(
-        fixture
-            .flows()
-            .registration
-            .register(&client(), request)
-            .await,
-    )
-}
-
-async fn confirm(
-    fixture: &Fixture,
-    session: &str,
-    code: &str,
-    password: &str,
-) -> Result<TokenSet, Problem> {
-    let confirmation = ConfirmationRequest {
-        session: session.to_owned(),
-        code: code.to_owned(),
-        password: Secret::from(password),
-    };
-    let flow = &fixture.flows().registration;
-    plain(flow.confirm(&client(), &confirmation).await)
+    plain(fixture.flows().register(&client(), request).await)
 }
 
 async fn confirmed(fixture: &Fixture, session: &str, code: &str) {
-    let confirmed = confirm(fixture, session, code, PASSWORD).await;
+    let confirmed = fixture.confirm(&client(), session, code, PASSWORD).await;
     confirmed.expect("registered");
-}
-
-pub(super) async fn try_reset(
-    fixture: &Fixture,
-    client: &ClientContext,
-    code: &str,
-) -> Result<(), Problem> {
-    let request = reset(ADA, code, "Password-2");
-    plain(fixture.flows().password.reset(client, &request).await)
 }
 
 /// Returns the profiles that were sent to the actor service.
@@ -138,18 +102,18 @@ async fn code_is_bound_to_purpose_address_time_and_use() {
     );
     let entries = format!("{:?}", fixture.service.cache);
     assert!(!entries.contains(&code), "{entries}");
-    let refused = Err(Code::InvalidCode);
+    let invalid = Err(Code::InvalidCode);
     let (right, wrong) = (
         code.as_str(),
         if code == "00000000" { "1" } else { "00000000" },
     );
     for (purpose, address, code, expected) in [
-        (CodePurpose::Confirmation, ADA, right, refused),
-        (CodePurpose::SocialLink, ADA, right, refused),
-        (purpose, "bob@example.com", right, refused),
-        (purpose, ADA, wrong, refused),
+        (CodePurpose::Confirmation, ADA, right, invalid),
+        (CodePurpose::SocialLink, ADA, right, invalid),
+        (purpose, "bob@example.com", right, invalid),
+        (purpose, ADA, wrong, invalid),
         (purpose, "ADA@example.com", right, Ok(())),
-        (purpose, ADA, right, refused),
+        (purpose, ADA, right, invalid),
     ] {
         let redeemed = redeem(&fixture, purpose, address, code).await;
         assert_eq!(redeemed, expected, "{purpose:?} {address} {code}");
@@ -159,43 +123,15 @@ async fn code_is_bound_to_purpose_address_time_and_use() {
     if old != code {
         assert_eq!(
             redeem(&fixture, purpose, ADA, &old).await,
-            refused,
+            invalid,
             "replaced"
         );
     }
     fixture.clock.advance(Duration::from_secs(3600));
     assert_eq!(
         redeem(&fixture, purpose, ADA, &code).await,
-        refused,
+        invalid,
         "expired"
-    );
-}
-
-#[tokio::test]
-async fn code_of_a_snapshot_is_rejected() {
-    let mut server = RedisServer::start(&["--save", "3600 1", "--appendonly", "no"]).await;
-    let fixture = Fixture::with(FixtureOptions {
-        cache_url: Some(format!("{}?deadline=2000ms", server.url())),
-        ..FixtureOptions::default()
-    })
-    .await;
-    let code = send(&fixture, CodePurpose::Reset, ADA).await;
-    server.command("SAVE").await;
-    assert_eq!(
-        redeem(&fixture, CodePurpose::Reset, ADA, &code).await,
-        Ok(())
-    );
-    server.kill().await;
-    server.restart().await;
-    while fixture.service.cache.ping().await.is_err() {
-        tokio::task::yield_now().await;
-    }
-    let restored = redeem(&fixture, CodePurpose::Reset, ADA, &code).await;
-    assert_eq!(restored, Err(Code::InvalidCode), "of another epoch");
-    let code = send(&fixture, CodePurpose::Reset, ADA).await;
-    assert_eq!(
-        redeem(&fixture, CodePurpose::Reset, ADA, &code).await,
-        Ok(())
     );
 }
 
@@ -205,8 +141,9 @@ async fn guesses_of_others_do_not_use_up_a_code() {
     fixture.add_ada().await;
     let code = send(&fixture, CodePurpose::Reset, ADA).await;
     let guess_at = async |address: String| {
-        let refused = try_reset(&fixture, &client_at(&address), "wrong").await;
-        assert_eq!(refused.expect_err("wrong").code(), Code::InvalidCode);
+        let client = client_at(&address);
+        let guessed = fixture.try_reset(&client, "wrong", "Password-2");
+        refused(guessed.await, Code::InvalidCode);
     };
     let guess = async |network: u8| guess_at(format!("198.51.{network}.1")).await;
     for network in 0..80 {
@@ -215,20 +152,20 @@ async fn guesses_of_others_do_not_use_up_a_code() {
         guess_at(format!("2001:db8:1:{network}::1")).await;
     }
     let owner = client_at("192.0.2.1");
-    try_reset(&fixture, &owner, &code)
-        .await
-        .expect("not locked out");
+    let done = fixture.try_reset(&owner, &code, "Password-2").await;
+    done.expect("not locked out");
     // A hundred networks void a code, not the next one.
     let code = send(&fixture, CodePurpose::Reset, ADA).await;
     for network in 100..200 {
         guess(network).await;
     }
-    let refused = try_reset(&fixture, &owner, &code).await;
-    assert_eq!(refused.expect_err("void").code(), Code::InvalidCode);
+    refused(
+        fixture.try_reset(&owner, &code, "Password-2").await,
+        Code::InvalidCode,
+    );
     let code = send(&fixture, CodePurpose::Reset, ADA).await;
-    try_reset(&fixture, &owner, &code)
-        .await
-        .expect("a new code");
+    let done = fixture.try_reset(&owner, &code, "Password-2").await;
+    done.expect("a new code");
 }
 
 #[tokio::test]
@@ -237,12 +174,14 @@ async fn refused_password_uses_up_no_code() {
     fixture.add_ada().await;
     fixture.request_code(ADA).await;
     let code = fixture.code(ADA, RESET);
-    let weak = reset(ADA, &code, "short");
-    let refused = fixture.flows().password.reset(&client(), &weak).await;
-    assert_eq!(refused.expect_err("weak").code(), Code::WeakPassword);
-    try_reset(&fixture, &client(), &code).await.expect("reset");
-    let again = try_reset(&fixture, &client(), &code).await;
-    assert_eq!(again.expect_err("used").code(), Code::InvalidCode);
+    for (password, expected) in [
+        ("short", Err(Code::WeakPassword)),
+        ("Password-2", Ok(())),
+        ("Password-2", Err(Code::InvalidCode)),
+    ] {
+        let done = fixture.try_reset(&client(), &code, password).await;
+        assert_eq!(done.map_err(|problem| problem.code()), expected);
+    }
 }
 
 #[tokio::test]
@@ -250,9 +189,8 @@ async fn codes_fail_honestly_without_the_notification_service() {
     let fixture = Fixture::with_confirmation().await;
     let away = Fault::answer(503, &json!({}));
     fixture.proxy().inject("/notifications", 4, away);
-    let refused = fixture.register(PASSWORD).await.expect_err("no code");
-    assert_eq!(refused.code(), Code::Unavailable);
-    assert!(refused.render("id").headers.contains_key("retry-after"));
+    let problem = refused(fixture.register(PASSWORD).await, Code::Unavailable);
+    assert!(problem.render("id").headers.contains_key("retry-after"));
     fixture.request_code(ADA).await;
     assert!(
         fixture.proxy().count("/notifications") == 4,
@@ -276,31 +214,10 @@ async fn unconfirmed_registration_is_replaced_by_the_next_one() {
     fixture.sign_in("Password-0").await.expect_err("replaced");
     assert_eq!(profiles(&fixture), [proven_profile()]);
     assert!(is_verified(&fixture).await);
-    let taken = register(&fixture.service, &client(), ADA, "Password-0").await;
-    assert_eq!(taken.expect_err("proven").code(), Code::EmailNotAvailable);
-}
-
-#[tokio::test]
-async fn repeated_registrations_send_few_codes_and_keep_the_last_one() {
-    let fixture = Fixture::with_confirmation().await;
-    for _ in 0..10 {
-        start_registration(&fixture, "Password-0", "Eve").await;
-    }
-    let session = start_registration(&fixture, PASSWORD, "Ada").await;
-    assert_eq!(fixture.messages(ADA, CONFIRM).len(), 6);
-    let code = fixture.code(ADA, CONFIRM);
-    confirmed(&fixture, &session, &code).await;
-}
-
-#[tokio::test]
-async fn requests_of_one_purpose_keep_nobody_from_another_code() {
-    let fixture = Fixture::with_confirmation().await;
-    for _ in 0..10 {
-        fixture.request_code(ADA).await;
-    }
-    let session = start_registration(&fixture, PASSWORD, "Ada").await;
-    let code = fixture.code(ADA, CONFIRM);
-    confirmed(&fixture, &session, &code).await;
+    refused(
+        register(&fixture.service, &client(), ADA, "Password-0").await,
+        Code::EmailNotAvailable,
+    );
 }
 
 #[tokio::test]
@@ -310,18 +227,11 @@ async fn code_confirms_the_registration_of_its_owner() {
     // Another person registers the address before its owner has read the mail.
     let other = start_registration(&fixture, "Password-0", "Eve").await;
     let code = fixture.code(ADA, CONFIRM);
-    confirm(&fixture, &other, "00000000", "Password-0")
-        .await
-        .expect_err("a guess");
+    let client = client();
+    let intrude = async |code: &str| fixture.confirm(&client, &other, code, "Password-0").await;
+    refused(intrude("00000000").await, Code::InvalidCode);
     confirmed(&fixture, &session, &code).await;
-    fixture.sign_in(PASSWORD).await.expect("signed in");
-    fixture
-        .sign_in("Password-0")
-        .await
-        .expect_err("another person's");
-    confirm(&fixture, &other, &code, "Password-0")
-        .await
-        .expect_err("used");
+    refused(intrude(&code).await, Code::InvalidCredentials);
     assert_eq!(profiles(&fixture), [proven_profile()]);
     fixture.clock.advance(DAY);
     fixture.compensate().await;
@@ -329,13 +239,17 @@ async fn code_confirms_the_registration_of_its_owner() {
 }
 
 #[tokio::test]
-async fn unconfirmed_user_expires_with_the_code() {
+async fn repeated_registrations_send_few_codes_and_keep_the_last_one() {
     let fixture = Fixture::with_confirmation().await;
-    start_registration(&fixture, PASSWORD, "Ada").await;
-    assert_eq!(fixture.pending_registrations().await, 0, "not interrupted");
-    fixture.clock.advance(DAY);
-    assert_eq!(fixture.compensate().await, 1);
-    assert!(fixture.pool().subject(ADA).await.is_none());
+    for _ in 0..10 {
+        start_registration(&fixture, "Password-0", "Eve").await;
+        // Those of another purpose count by themselves.
+        fixture.request_code(ADA).await;
+    }
+    let session = start_registration(&fixture, PASSWORD, "Ada").await;
+    assert_eq!(fixture.messages(ADA, CONFIRM).len(), 6);
+    let code = fixture.code(ADA, CONFIRM);
+    confirmed(&fixture, &session, &code).await;
 }
 
 #[tokio::test]
@@ -350,6 +264,7 @@ async fn unconfirmed_user_expires_by_the_clock_of_the_database() {
     })
     .await;
     start_registration(&fixture, PASSWORD, "Ada").await;
+    assert_eq!(fixture.pending_registrations().await, 0, "not interrupted");
     // This machine is a day ahead of the others, and then the database is.
     for ahead_s in [-25 * 3600, 25 * 3600] {
         fixture.database.set_clock(ahead_s).await;
@@ -359,6 +274,7 @@ async fn unconfirmed_user_expires_by_the_clock_of_the_database() {
     // Both are right, a day after the registration.
     fixture.database.set_clock(0).await;
     assert_eq!(fixture.compensate().await, 1);
+    assert!(fixture.pool().subject(ADA).await.is_none());
 }
 
 #[tokio::test]
@@ -380,16 +296,16 @@ async fn profile_is_kept_until_it_is_saved() {
     let away = Fault::answer(503, &json!({}));
     fixture.proxy().inject(REGISTER, 3, away);
     let (session, code) = (session_of(&asked), fixture.code(ADA, CONFIRM));
-    let refused = confirm(&fixture, &session, &code, PASSWORD).await;
-    assert_eq!(refused.expect_err("not saved").code(), Code::Unavailable);
+    refused(
+        fixture.confirm(&client(), &session, &code, PASSWORD).await,
+        Code::Unavailable,
+    );
     fixture.sign_in(PASSWORD).await.expect("confirmed");
     assert_eq!(fixture.compensate().await, 1);
     let mut expected = Value::Object(request.profile);
     expected["emailVerified"] = true.into();
     assert_eq!(profiles(&fixture), vec![expected; 4]);
-    confirm(&fixture, &session, &code, PASSWORD)
-        .await
-        .expect("idempotent");
+    confirmed(&fixture, &session, &code).await;
     assert_eq!(profiles(&fixture).len(), 4, "not overwritten");
 }
 
@@ -423,15 +339,14 @@ async fn owner_is_told_of_resets_and_new_networks() {
     fixture.pool().set_password(ADA, "Temporary-1", false).await;
     let asked = fixture.sign_in("Temporary-1").await;
     let session = session_of(&asked.expect_err("a challenge"));
-    let answered = new_password(&fixture, &client(), &session, "Password-2").await;
+    let answered = fixture.answer(&client(), session, Err("Password-2")).await;
     answered.expect("signed in");
     assert_eq!(events(3).await[2], "password_changed");
     // A social sign-in trusts its network as well.
     for address in ["198.51.100.1", "198.51.100.2"] {
         let back = browser::callback(&fixture).await;
-        let client = client_at(address);
-        let landing = fixture.social().handle_callback(&client, back).await;
-        assert_eq!(landing.into_inner().name, "temporaryToken");
+        let landing = land(&fixture.service, &client_at(address), back).await;
+        assert_eq!(landing.name, "temporaryToken");
     }
     assert_eq!(events(5).await[3..], ["social_link", "new_network"]);
     let message = fixture.messages(ADA, NOTICE).remove(0);

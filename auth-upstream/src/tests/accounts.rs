@@ -10,7 +10,7 @@ use super::account_codes::NOTICE;
 use super::admin::{TOKEN, call, read, serve_admin};
 use crate::flows::AccountChange;
 use crate::store::SocialIdentity;
-use crate::testing::{ADA, Fixture, FixtureOptions, PASSWORD, client, plain};
+use crate::testing::{ADA, Fixture, PASSWORD, client, plain, refused};
 
 const NEW_PASSWORD: &str = "Other-Password-2";
 
@@ -137,11 +137,7 @@ async fn account_is_changed_and_each_change_is_audited() {
 async fn account_loses_its_sign_ins_and_links_without_the_cache() {
     let set_password = AccountChange::SetPassword(NEW_PASSWORD.into());
     for (change, is_password) in [(AccountChange::SignOut, false), (set_password, true)] {
-        let fixture = Fixture::with(FixtureOptions {
-            cache_url: Some("redis://127.0.0.1:1/0".to_owned()),
-            ..FixtureOptions::default()
-        })
-        .await;
+        let fixture = Fixture::with_cache("redis://127.0.0.1:1/0").await;
         let subject = fixture.add_ada().await;
         let tokens = fixture.sign_in(PASSWORD).await.expect("signed in");
         let store = &fixture.service.store;
@@ -152,9 +148,9 @@ async fn account_loses_its_sign_ins_and_links_without_the_cache() {
         };
         let linked = store.insert_social_identity("issuer", "ada", &identity);
         linked.await.expect("linked");
-        let flow = &fixture.flows().accounts;
-        let changed = plain(flow.change(&client(), &subject, &change).await);
-        assert_eq!(changed.expect_err("no stamps").code(), Code::Unavailable);
+        let flows = fixture.flows();
+        let changed = plain(flows.change_account(&client(), &subject, &change).await);
+        refused(changed, Code::Unavailable);
         // The development pool also revokes when a password is set.
         assert_eq!(fixture.proxy().count("AdminUserGlobalSignOut"), 1);
         fixture.refresh(&tokens).await.expect_err("revoked");

@@ -3,13 +3,14 @@
 use std::collections::BTreeSet;
 use std::time::Duration;
 
-use postern_core::{Code, Problem, Secret};
+use postern_core::{Code, Problem};
 
-use super::password_flows::new_password;
-use super::second_factor::session_of;
-use crate::flows::{ConfirmationRequest, SocialCallback};
+use crate::flows::SocialCallback;
 use crate::testing::browser::{self, consent};
-use crate::testing::{ADA, Fault, Fixture, PASSWORD, client_at, email, plain, register, reset};
+use crate::testing::{
+    ADA, Fault, Fixture, FixtureOptions, PASSWORD, client_at, email, land, refused, register,
+    reset, session_of,
+};
 
 /// Starts a registration and returns its confirmation session.
 async fn start_registration(fixture: &Fixture, address: &str) -> String {
@@ -18,29 +19,15 @@ async fn start_registration(fixture: &Fixture, address: &str) -> String {
     session_of(&problem.expect_err("a code"))
 }
 
-async fn confirm(
-    fixture: &Fixture,
-    address: &str,
-    session: &str,
-    code: &str,
-) -> Result<(), Problem> {
-    let confirmation = ConfirmationRequest {
-        session: session.to_owned(),
-        code: code.to_owned(),
-        password: Secret::from(PASSWORD),
-    };
-    let flow = &fixture.flows().registration;
-    let confirmed = flow.confirm(&client_at(address), &confirmation).await;
-    plain(confirmed).map(drop)
-}
-
 #[tokio::test]
 async fn confirmation_code_guesses_are_limited_for_each_network() {
     let fixture = Fixture::with_confirmation().await;
     let session = start_registration(&fixture, "192.0.2.1").await;
     let mut bodies = BTreeSet::new();
     for _ in 0..20 {
-        let rejected = confirm(&fixture, "198.51.100.1", &session, "wrong").await;
+        let client = client_at("198.51.100.1");
+        let rejected = fixture.confirm(&client, &session, "wrong", PASSWORD);
+        let rejected = rejected.await;
         bodies.insert(rejected.expect_err("rejected").render("id").body);
     }
     assert_eq!(
@@ -49,11 +36,14 @@ async fn confirmation_code_guesses_are_limited_for_each_network() {
         "five are free, one starts the delay"
     );
     let code = fixture.code(ADA, "account-confirm");
-    let right = async |address: &str| confirm(&fixture, address, &session, &code).await;
+    let right = async |address: &str| {
+        let client = client_at(address);
+        fixture.confirm(&client, &session, &code, PASSWORD).await
+    };
     // A throttled confirmation does not wait for the lock of the address.
-    let locks = &fixture.flows().registration.locks;
     let throttled = async { Ok::<_, Problem>(right("198.51.100.2").await) };
-    let throttled = locks.with_address(&email(ADA), Box::pin(throttled)).await;
+    let flows = fixture.flows();
+    let throttled = flows.with_address(&email(ADA), Box::pin(throttled)).await;
     let throttled = throttled.expect("the lock is free").expect_err("throttled");
     assert_eq!(throttled.code(), Code::InvalidCode);
     right("192.0.2.1").await.expect("another network");
@@ -76,8 +66,7 @@ async fn registrations_of_an_address_and_network_are_limited() {
     for number in 0..3 {
         register("192.0.2.1", number).await.expect("registered");
     }
-    let throttled = register("192.0.2.1", 3).await.expect_err("throttled");
-    assert_eq!(throttled.code(), Code::RateLimited);
+    let throttled = refused(register("192.0.2.1", 3).await, Code::RateLimited);
     assert_eq!(throttled.render("id").headers["retry-after"], "60");
     assert_eq!(fixture.proxy().count("SignUp"), 3, "and costs nothing");
     for (address, number) in [("192.0.2.2", 4), ("192.0.2.3", 5)] {
@@ -99,11 +88,10 @@ async fn only_failed_callbacks_are_counted() {
     let fixture = Fixture::with_config("[abuse]\naddress = 3").await;
     let back = async |code: Option<&str>| {
         let client = client_at("192.0.2.1");
-        let url = fixture.social().start(&client, 0, None).await;
+        let url = fixture.flows().start_social_sign_in(&client, 0, None).await;
         let mut callback = consent(&url.expect("a URL"), browser::ADA).await;
         callback.code = code.map(str::to_owned).or(callback.code);
-        let landing = fixture.social().handle_callback(&client, callback).await;
-        landing.into_inner()
+        land(&fixture.service, &client, callback).await
     };
     for _ in 0..5 {
         assert_eq!(back(None).await.name, "temporaryToken");
@@ -134,30 +122,30 @@ async fn callbacks_that_others_started_cost_nothing() {
     let fixture = Fixture::with_config("[abuse]\naddress = 1\nnetwork = 1").await;
     let started = async |address| {
         let client = client_at(address);
-        let url = fixture.social().start(&client, 0, None).await;
+        let url = fixture.flows().start_social_sign_in(&client, 0, None).await;
         consent(&url.expect("a URL"), browser::ADA).await
     };
-    let follow = async |callback| {
-        let client = client_at("192.0.2.1");
-        let landing = fixture.social().handle_callback(&client, callback).await;
-        landing.into_inner()
-    };
+    let follow = async |callback| land(&fixture.service, &client_at("192.0.2.1"), callback).await;
     let of_attacker = async || started("198.51.100.1").await;
     let used = of_attacker().await;
     assert_eq!(follow(used.clone()).await.name, "temporaryToken");
     let mut expired = of_attacker().await;
     fixture.clock.advance(Duration::from_secs(600));
     expired.code = Some("x".to_owned());
+    // What is sealed here for another purpose is no state.
+    let state = of_attacker().await.state.expect("a state");
+    let key_ring = &fixture.flows().key_ring;
+    let content = key_ring.open(&["postern social state"], &state);
+    let foreign = key_ring.seal(&["another"], &content.expect("sealed here"));
+    let with_state = |state: &str| SocialCallback {
+        state: Some(state.to_owned()),
+        ..used.clone()
+    };
     for (callback, error) in [
         (SocialCallback::default(), "invalid_request"),
-        (
-            SocialCallback {
-                state: Some("x".to_owned()),
-                ..used.clone()
-            },
-            "invalid_state",
-        ),
-        (used, "invalid_state"),
+        (with_state("x"), "invalid_state"),
+        (with_state(&foreign), "invalid_state"),
+        (used.clone(), "invalid_state"),
         (expired, "invalid_state"),
     ] {
         assert_eq!(follow(callback).await.value, error);
@@ -247,7 +235,7 @@ async fn network_is_trusted_after_a_complete_sign_in_only() {
         "an incomplete sign-in proves nothing"
     );
     let client = client_at("198.51.7.1");
-    let answered = new_password(&fixture, &client, &session, "Password-2").await;
+    let answered = fixture.answer(&client, session, Err("Password-2")).await;
     answered.expect("complete");
     assert_eq!(evaluated_guesses(&fixture, "198.51.7.9").await, 3);
 }
@@ -284,10 +272,16 @@ async fn attempts_that_the_pool_did_not_evaluate_are_refunded() {
     // The circuit breaker opens after three calls to an unavailable pool.
     for (fault, times, expected) in [
         (Fault::internal_error(), 3, Code::Unavailable),
+        (Fault::Silence, 3, Code::Unavailable),
         (throttled, 12, Code::RateLimited),
     ] {
         // Fewer than the attempts, for the account as well.
-        let fixture = Fixture::with_config("[abuse]\naddress = 3").await;
+        let fixture = Fixture::with(FixtureOptions {
+            config: "[abuse]\naddress = 3",
+            deadline: matches!(fault, Fault::Silence).then_some(Duration::from_secs(1)),
+            ..FixtureOptions::default()
+        })
+        .await;
         fixture.add_ada().await;
         fixture.proxy().inject("InitiateAuth", times, fault);
         for _ in 0..12 {
@@ -305,8 +299,8 @@ async fn attempts_that_the_pool_did_not_evaluate_are_refunded() {
 async fn reset_code_that_was_not_sent_is_refunded() {
     let fixture = Fixture::with_config("[abuse]\naddress = 3").await;
     let ask = async |account: &str| {
-        let flow = &fixture.flows().password;
-        let task = flow.request_code(client_at("192.0.2.1"), email(account));
+        let (flows, client) = (fixture.flows(), client_at("192.0.2.1"));
+        let task = flows.request_code(client, email(account));
         task.expect("a task").await.expect("no panic");
     };
     let fault = Fault::internal_error();
@@ -333,8 +327,8 @@ async fn other_reset_errors_count_for_the_client_address() {
     fixture.proxy().inject("ConfirmForgotPassword", 10, fault);
     for number in 0..10 {
         let weak = reset(&format!("u{number}@example.com"), "1", "a");
-        let flow = &fixture.flows().password;
-        let _ = flow.reset(&client_at("192.0.2.1"), &weak).await;
+        let client = client_at("192.0.2.1");
+        let _ = fixture.flows().reset_password(&client, &weak).await;
     }
     assert_eq!(
         fixture.proxy().count("ConfirmForgotPassword"),

@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use postern_core::Clock;
 use postern_core::clock::Timestamp;
+use postern_core::testing::CapturedLog;
 use postern_service::timeline::{TimelineQuery, TimelineSelector};
 use postern_store::database::testing;
 use sha2::{Digest, Sha256};
@@ -12,7 +13,7 @@ use tokio_util::sync::CancellationToken;
 use crate::store::{AuditQuery, AuditRow, AuditSelector, AuthStore};
 use crate::telemetry::AuditDropReason;
 use crate::testing::{
-    Fixture, FixtureOptions, PASSWORD, client, client_at, email, register, sign_in,
+    Fixture, FixtureOptions, PASSWORD, client, client_at, email, http, register, sign_in,
 };
 
 /// Ends the writer, which stores all queued events first.
@@ -53,13 +54,53 @@ async fn throttled_attempt_is_stored_with_its_reason() {
     );
 }
 
+/// Rows of path, body, audited operation and outcome.
+const ENDPOINTS: &str = r#"
+/auth/login {"email":"a@b.test","password":"Password-1"} sign_in invalid_credentials
+/auth/challenge {"session":"x","code":"1"} sign_in invalid_challenge
+/auth/register {"email":"a@b.test","password":"short"} register weak_password
+/auth/register/confirm {"session":"x","code":"1","password":"Password-1"} register invalid_challenge
+/auth/tokens/refresh {"refreshToken":"x"} refresh invalid_refresh_token
+/api/session {"refreshToken":"x"} refresh invalid_refresh_token
+/auth/tokens/exchange {"temporaryToken":"x"} exchange invalid_temporary_token
+/auth/password/reset {"email":"a@b.test","code":"1","newPassword":"Password-1"} password_reset invalid_code
+/auth/logout {"refreshToken":"x"} sign_out ok
+/auth/social/login/callback - social_sign_in invalid_request
+"#;
+
+#[tokio::test]
+async fn each_endpoint_audits_its_operation_once() {
+    let fixture = Fixture::new().await;
+    let url = fixture.serve().await;
+    let (log, _guard) = CapturedLog::start();
+    for row in ENDPOINTS.trim().lines() {
+        let [path, body, operation, outcome] = *row.split(' ').collect::<Vec<_>>() else {
+            panic!("{row}");
+        };
+        let [operation, outcome] = [("operation", operation), ("outcome", outcome)]
+            .map(|(field, value)| format!("{field}={value:?}"));
+        let audited = || log.with(&["operation="]);
+        let (before, of_this) = (audited(), log.with(&[&operation, &outcome]));
+        let url = format!("{url}{path}");
+        let request = match body {
+            "-" => http().get(url),
+            body => http().post(url).body(body),
+        };
+        let request = request.header("content-type", "application/json");
+        request.send().await.expect("a response");
+        let after = log.with(&[&operation, &outcome]);
+        assert_eq!((audited(), after), (before + 1, of_this + 1), "{row}");
+    }
+}
+
 #[tokio::test]
 async fn database_file_contains_no_address() {
     let fixture = Fixture::new().await;
     let (client, account) = (client_at("192.0.2.77"), "Ada.Lovelace@example.com");
     let _wrong = sign_in(&fixture.service, &client, account, "wrong-password").await;
-    let flow = &fixture.service.flows.password;
-    let task = flow.request_code(client, email("ada.lovelace@example.com"));
+    let task = fixture
+        .flows()
+        .request_code(client, email("ada.lovelace@example.com"));
     task.expect("started").await.expect("no panic");
     let (store, now) = (&fixture.service.store, fixture.clock.now());
     let inserted = store.insert_registration("r", account, now, now).await;
@@ -132,13 +173,13 @@ async fn events_beyond_the_retention_are_deleted() {
         for group in rows.chunks(256) {
             store.insert_audit_rows(group).await.expect("stored");
         }
-        let retention = &fixture.service.audit_trail.retention;
+        let trail = &fixture.service.audit_trail;
         fixture.clock.advance(Duration::from_secs(2 * 3600));
-        assert_eq!(retention.run_once().await.expect("deleted"), 0);
+        assert_eq!(trail.delete_old().await.expect("deleted"), 0);
         let later = [row(2100, now.plus(Duration::from_secs(1)))];
         store.insert_audit_rows(&later).await.expect("stored");
         fixture.clock.advance(Duration::from_millis(1));
-        assert_eq!(retention.run_once().await.expect("deleted"), 2100);
+        assert_eq!(trail.delete_old().await.expect("deleted"), 2100);
         assert_eq!(select(store, AuditSelector::All).await, later);
     }
 }
@@ -165,15 +206,15 @@ async fn events_have_the_time_of_the_database() {
     let present = [row(1, Clock::system().now())];
     let store = &fixture.service.store;
     store.insert_audit_rows(&present).await.expect("stored");
-    let retention = &fixture.service.audit_trail.retention;
-    assert_eq!(retention.run_once().await.expect("not deleted"), 0);
+    let trail = &fixture.service.audit_trail;
+    assert_eq!(trail.delete_old().await.expect("not deleted"), 0);
 }
 
 #[tokio::test]
 async fn sign_in_does_not_depend_on_the_audit_trail() {
     let fixture = Fixture::new().await;
     fixture.register(PASSWORD).await.expect("registered");
-    fixture.service.store.close().await;
+    fixture.service.store.database().close().await;
     fixture.sign_in(PASSWORD).await.expect("signed in");
     store_events(&fixture).await;
     let metrics = &fixture.service.metrics;

@@ -1,37 +1,15 @@
-//! The `state` parameter of a social sign-in, and the temporary token at its end: each is used once.
-
-use std::time::Duration;
+//! What is used once: states and temporary tokens of social sign-ins, and codes.
 
 use postern_core::Code;
 use postern_store::cache::testing::RedisServer;
 
-use crate::flows::{SocialCallback, TemporaryTokens};
+use super::account_codes::{redeem, send};
+use crate::flows::{CodePurpose, SocialCallback, temporary_token_key};
 use crate::testing::browser::{self, callback, follow, start};
-use crate::testing::{Fixture, FixtureOptions};
+use crate::testing::{ADA, Fixture, FixtureOptions, refused};
 
 #[tokio::test]
-async fn state_is_single_use_and_must_be_sealed_here() {
-    let fixture = Fixture::new().await;
-    let back = callback(&fixture).await;
-    assert_eq!(follow(&fixture, back.clone()).await.name, "temporaryToken");
-    assert_eq!(follow(&fixture, back.clone()).await.value, "invalid_state");
-    let foreign = |state: String| SocialCallback {
-        state: Some(state),
-        ..back.clone()
-    };
-    // A text with another sealing context.
-    let key_ring = &fixture.flows().refresh.key_ring;
-    let sealed = key_ring.seal(&["postern refresh token"], b"{}");
-    for state in ["x".to_owned(), sealed] {
-        let landing = follow(&fixture, foreign(state)).await;
-        assert_eq!(landing.value, "invalid_state");
-    }
-    let empty = follow(&fixture, SocialCallback::default()).await;
-    assert_eq!(empty.value, "invalid_request");
-}
-
-#[tokio::test]
-async fn failed_callback_uses_the_state_and_old_states_expire() {
+async fn failed_callback_uses_the_state() {
     let fixture = Fixture::new().await;
     let back = callback(&fixture).await;
     let wrong = SocialCallback {
@@ -39,10 +17,6 @@ async fn failed_callback_uses_the_state_and_old_states_expire() {
         ..back.clone()
     };
     assert_eq!(follow(&fixture, wrong).await.value, "provider_error");
-    assert_eq!(follow(&fixture, back).await.value, "invalid_state");
-
-    let back = callback(&fixture).await;
-    fixture.clock.advance(Duration::from_secs(10 * 60));
     assert_eq!(follow(&fixture, back).await.value, "invalid_state");
 }
 
@@ -62,7 +36,7 @@ async fn starting_a_sign_in_stores_nothing() {
 }
 
 #[tokio::test]
-async fn used_tokens_and_states_of_a_snapshot_are_rejected() {
+async fn used_tokens_codes_and_states_of_a_snapshot_are_rejected() {
     let mut redis = RedisServer::start(&["--save", "3600 1", "--appendonly", "no"]).await;
     // A long deadline, for loaded machines.
     let fixture = Fixture::with(FixtureOptions {
@@ -73,7 +47,10 @@ async fn used_tokens_and_states_of_a_snapshot_are_rejected() {
     let sign_in = async || browser::sign_in(&fixture, browser::ADA).await.value;
     let (used, unused) = (sign_in().await, sign_in().await);
     let back = callback(&fixture).await;
+    let code = send(&fixture, CodePurpose::Reset, ADA).await;
     redis.command("SAVE").await;
+    let redeem = async |code: &str| redeem(&fixture, CodePurpose::Reset, ADA, code).await;
+    assert_eq!(redeem(&code).await, Ok(()));
     fixture.exchange(&used).await;
     assert_eq!(follow(&fixture, back.clone()).await.name, "temporaryToken");
     redis.kill().await;
@@ -84,13 +61,17 @@ async fn used_tokens_and_states_of_a_snapshot_are_rejected() {
     }
     for token in [&used, &unused] {
         // The snapshot contains both; the service cannot know which one was exchanged.
-        let stored = cache.get(&TemporaryTokens::cache_key(token)).await;
+        let stored = cache.get(&temporary_token_key(token)).await;
         assert!(stored.expect("the cache answers").is_some(), "restored");
-        let rejected = fixture.try_exchange(token, None).await;
-        let rejected = rejected.expect_err("a token of another epoch");
-        assert_eq!(rejected.code(), Code::InvalidTemporaryToken);
+        refused(
+            fixture.try_exchange(token, None).await,
+            Code::InvalidTemporaryToken,
+        );
     }
+    assert_eq!(redeem(&code).await, Err(Code::InvalidCode));
     let landing = follow(&fixture, back).await;
     assert_eq!(landing.value, "invalid_state", "its mark is lost");
+    let code = send(&fixture, CodePurpose::Reset, ADA).await;
+    assert_eq!(redeem(&code).await, Ok(()));
     fixture.exchange(&sign_in().await).await;
 }

@@ -99,9 +99,9 @@ async fn burst_of_registrations_and_code_requests_is_limited() {
     assert_eq!(registered.iter().filter(|ok| **ok).count(), 3);
     assert_eq!(fixture.proxy().count("SignUp"), 3);
     let requests = (0..30).map(|number| {
-        let flow = &fixture.flows().password;
         let account = email(&format!("w{number}@example.com"));
-        flow.request_code(client.clone(), account).expect("a task")
+        let task = fixture.flows().request_code(client.clone(), account);
+        task.expect("a task")
     });
     for request in join_all(requests).await {
         request.expect("no panic");
@@ -122,14 +122,14 @@ async fn aborted_reset_forgets_the_trusted_networks() {
         .pause("AdminSetUserPassword", PausePoint::After);
     let service = Arc::clone(&fixture.service);
     let aborted = tokio::spawn(async move {
-        let flow = &service.flows.password;
-        flow.reset(&client_at("198.51.100.1"), &request).await
+        let client = client_at("198.51.100.1");
+        service.flows.reset_password(&client, &request).await
     });
     held.reached().await;
     aborted.abort();
     let _ = aborted.await.expect_err("aborted");
     held.release();
-    let limiter = fixture.flows().login.guard.limiter();
+    let limiter = &fixture.flows().limiter;
     let began = Instant::now();
     while limiter.is_trusted(ADA, "192.0.2.0/24").await {
         assert!(began.elapsed() < Duration::from_secs(30), "still trusted");

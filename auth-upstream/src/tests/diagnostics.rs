@@ -4,14 +4,13 @@ use postern_core::check::{CheckResult, CheckStatus};
 use serde_json::json;
 
 use crate::config::Config;
-use crate::diagnostics::Diagnostics;
-use crate::testing::{Fault, Fixture, FixtureOptions};
+use crate::diagnostics::run_checks;
+use crate::testing::{Fault, Fixture};
 
 async fn run(fixture: &Fixture, change: impl FnOnce(&mut Config)) -> Vec<CheckResult> {
     let mut config = fixture.settings.read();
     change(&mut config);
-    let diagnostics = Diagnostics::new(config.identity, fixture.clock.clone());
-    diagnostics.run(&fixture.service).await
+    run_checks(&config.identity, &fixture.clock, &fixture.service).await
 }
 
 #[track_caller]
@@ -84,11 +83,7 @@ async fn region_that_differs_from_the_pools_is_reported() {
 
 #[tokio::test]
 async fn social_users_without_tokens_are_reported() {
-    let fixture = Fixture::with(FixtureOptions {
-        no_proof_key: true,
-        ..FixtureOptions::default()
-    })
-    .await;
+    let fixture = Fixture::without_proof_key().await;
     let results = run(&fixture, |_| {}).await;
     let reported = result(&results, "social tokens").to_string();
     let expected = "WARNING social tokens: exchanges return the user without tokens";

@@ -2,17 +2,19 @@
 
 use std::time::Duration;
 
+use http::HeaderMap;
+use http::header::AUTHORIZATION;
 use postern_core::health::Health;
+use postern_core::testing::CapturedLog;
+use postern_service::startup::{ConfigOrigin, Listeners};
 use postern_store::database::{Database, testing};
+use serde_json::Value;
 use sqlx::Executor;
 use tokio::net::TcpListener;
 use tokio_util::sync::CancellationToken;
 
-use postern_core::testing::CapturedLog;
-use postern_service::startup::{ConfigOrigin, Listeners};
-
 use crate::app::App;
-use crate::testing::{Fault, Fixture, FixtureOptions};
+use crate::testing::{Fault, Fixture, PASSWORD};
 
 const STEP_TIMEOUT: Duration = Duration::from_secs(60);
 
@@ -35,11 +37,7 @@ fn origin() -> ConfigOrigin {
 
 #[tokio::test]
 async fn replica_is_not_ready_while_writes_fail() {
-    let fixture = Fixture::with(FixtureOptions {
-        database: Some(testing::postgres().await),
-        ..FixtureOptions::default()
-    })
-    .await;
+    let fixture = Fixture::with_database(testing::postgres().await).await;
     fixture.database.set_full(true).await;
     let app = App::build(fixture.settings.read(), fixture.clock.clone())
         .await
@@ -76,16 +74,22 @@ async fn replica_is_not_ready_while_writes_fail() {
 async fn failing_actor_service_degrades_and_recovers() {
     let (log, _guard) = CapturedLog::start();
     let fixture = Fixture::new().await;
-    let (service, health) = (&fixture.service, fixture.service.metrics.health());
+    let health = &fixture.service.metrics.health;
+    fixture.add_ada().await;
     let away = Fault::answer(503, &serde_json::json!({}));
     fixture.proxy().inject("/actors/", 1, away);
-    let answer = service.actor_service.has_profile("ada").await;
-    assert!(answer.is_err());
+    let tokens = fixture.sign_in(PASSWORD).await.expect("signed in");
+    let mut headers = HeaderMap::new();
+    let bearer = format!("Bearer {}", tokens.access_token);
+    headers.insert(AUTHORIZATION, bearer.parse().expect("a value"));
+    let me = fixture.flows().describe_caller(&headers).await;
+    assert_eq!(me.expect("described").get("profile"), None, "not known");
     assert_eq!(health.degraded()["actor_service"], "status 503");
     let event = ["WARN", "dependency unavailable", "actor_service", "503"];
     assert_eq!(log.with(&event), 1, "{}", log.text());
-    let answer = service.actor_service.has_profile("ada").await;
-    assert_eq!(answer, Ok(false));
+    let me = fixture.flows().describe_caller(&headers).await;
+    let me = me.expect("described");
+    assert_eq!(me.get("profile"), Some(&Value::Null), "there is none");
     assert!(health.degraded().is_empty());
     assert_eq!(log.with(&["INFO", "dependency available again"]), 1);
 }

@@ -1,11 +1,9 @@
 //! Registrations and their compensation.
-use postern_core::{Code, Secret};
+use postern_core::Code;
 use serde_json::json;
 
-use super::second_factor::session_of;
-use crate::flows::ConfirmationRequest;
 use crate::testing::{
-    ADA, Fault, Fixture, FixtureOptions, PASSWORD, REGISTRATION_DUE, client, plain, register,
+    ADA, Fault, Fixture, PASSWORD, REGISTRATION_DUE, client, refused, register, session_of,
 };
 
 const REGISTER: &str = "/actors/register";
@@ -24,43 +22,28 @@ async fn registration_creates_user_and_profile_idempotently() {
     let second = fixture.register(PASSWORD).await.expect("repeated");
     assert_ne!(first.refresh_token, second.refresh_token);
 
-    let other = fixture.register("Password-2").await.expect_err("taken");
-    assert_eq!(other.code(), Code::EmailNotAvailable);
+    refused(
+        fixture.register("Password-2").await,
+        Code::EmailNotAvailable,
+    );
     let bob = "bob@example.com";
-    let weak = register(&fixture.service, &client(), bob, "short").await;
-    assert_eq!(weak.expect_err("weak").code(), Code::WeakPassword);
+    refused(
+        register(&fixture.service, &client(), bob, "short").await,
+        Code::WeakPassword,
+    );
     assert_eq!(fixture.pending_registrations().await, 0);
 }
 
 #[tokio::test]
-async fn profile_that_is_not_saved_is_repeated_or_undone() {
-    // Three attempts are made.
-    for (failures, is_saved) in [(2, true), (3, false)] {
-        let fixture = Fixture::new().await;
-        fixture.proxy().inject(REGISTER, failures, status(503));
-        let registered = fixture.register(PASSWORD).await;
-        assert_eq!(registered.is_ok(), is_saved, "{failures}");
-        assert_eq!(fixture.has_profile().await, is_saved);
-        assert_eq!(fixture.pool().subject(ADA).await.is_some(), is_saved);
-        assert_eq!(fixture.pending_registrations().await, 0);
-    }
-}
-
-#[tokio::test]
 async fn user_without_a_profile_is_deleted_without_credentials() {
-    let fixture = Fixture::with(FixtureOptions {
-        no_credentials: true,
-        ..FixtureOptions::default()
-    })
-    .await;
+    let fixture = Fixture::without_credentials().await;
     // A trigger of the pool confirms users.
     let subject = fixture.add_ada().await;
     let created = Fault::answer(200, &json!({ "UserConfirmed": true, "UserSub": subject }));
     fixture.proxy().inject("SignUp", 1, created);
     fixture.proxy().inject(REGISTER, 3, status(503));
     fixture.proxy().inject("DeleteUser", 1, status(200));
-    let rejected = fixture.register(PASSWORD).await;
-    assert_eq!(rejected.expect_err("unavailable").code(), Code::Unavailable);
+    refused(fixture.register(PASSWORD).await, Code::Unavailable);
     assert_eq!(fixture.proxy().count("DeleteUser"), 1);
     assert_eq!(fixture.pending_registrations().await, 0);
 }
@@ -87,8 +70,23 @@ async fn failed_registration_leaves_nothing_behind() {
         assert_eq!(fixture.pending_registrations().await, 0, "{answer}");
         fixture.proxy().clear(REGISTER);
     }
+    // The third attempt saves the profile.
+    fixture.proxy().inject(REGISTER, 2, status(503));
     let repeated = fixture.register(PASSWORD).await;
     repeated.expect("the repeated registration");
+    assert!(fixture.has_profile().await);
+}
+
+#[tokio::test]
+async fn user_whose_creation_was_not_answered_is_deleted() {
+    let fixture = Fixture::new().await;
+    let lost = Fault::change(|answer| *answer = json!("cut off"));
+    fixture.proxy().inject("SignUp", 1, lost);
+    refused(fixture.register(PASSWORD).await, Code::Unavailable);
+    assert!(fixture.pool().subject(ADA).await.is_some());
+    fixture.clock.advance(REGISTRATION_DUE);
+    assert_eq!(fixture.compensate().await, 1);
+    assert!(fixture.pool().subject(ADA).await.is_none());
 }
 
 #[tokio::test]
@@ -102,19 +100,6 @@ async fn failed_deletion_is_repeated_by_the_compensation() {
     assert_eq!(fixture.compensate().await, 1);
     assert!(fixture.pool().subject(ADA).await.is_none());
     assert_eq!(fixture.pending_registrations().await, 0);
-}
-
-#[tokio::test]
-async fn user_whose_creation_was_not_answered_is_deleted() {
-    let fixture = Fixture::new().await;
-    let lost = Fault::change(|answer| *answer = json!("cut off"));
-    fixture.proxy().inject("SignUp", 1, lost);
-    let rejected = fixture.register(PASSWORD).await;
-    assert_eq!(rejected.expect_err("unavailable").code(), Code::Unavailable);
-    assert!(fixture.pool().subject(ADA).await.is_some());
-    fixture.clock.advance(REGISTRATION_DUE);
-    assert_eq!(fixture.compensate().await, 1);
-    assert!(fixture.pool().subject(ADA).await.is_none());
 }
 
 #[tokio::test]
@@ -159,18 +144,12 @@ async fn registration_with_confirmation_requires_the_code() {
             assert_eq!(found, (&json!(401), &json!("CONFIRM_SIGN_UP")));
         }
         let confirm = async |code: &str| {
-            let confirmation = ConfirmationRequest {
-                session: session_of(&problem),
-                code: code.to_owned(),
-                password: Secret::from(PASSWORD),
-            };
-            let flow = &fixture.flows().registration;
-            plain(flow.confirm(&client(), &confirmation).await)
+            let session = session_of(&problem);
+            fixture.confirm(&client(), &session, code, PASSWORD).await
         };
         let mismatch = Fault::exception("CodeMismatchException", "x");
         fixture.proxy().inject("ConfirmSignUp", 1, mismatch);
-        let wrong = confirm("wrong").await.expect_err("rejected");
-        assert_eq!(wrong.code(), Code::InvalidCode);
+        refused(confirm("wrong").await, Code::InvalidCode);
         let code = if config.contains("pool") {
             assert!(fixture.messages(ADA, "account-confirm").is_empty());
             fixture.pool().change_user("AdminConfirmSignUp", ADA).await;

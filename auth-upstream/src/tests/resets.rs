@@ -7,15 +7,14 @@ use futures_util::future::join;
 use postern_core::{Code, Problem};
 use serde_json::json;
 
-use super::account_codes::{DAY, NOTICE, REGISTER, RESET, is_verified, send, try_reset};
-use super::password_flows::new_password;
-use super::second_factor::{mismatch, next, session_of};
+use super::account_codes::{DAY, NOTICE, REGISTER, RESET, is_verified, send};
+use super::second_factor::{mismatch, next};
 use super::social_account::{ELSEWHERE, answer_with_code, name_of, next_step};
 use crate::flows::{AccountChange, ChallengeAnswer, CodePurpose};
 use crate::testing::browser::{self, Person, consent, start};
 use crate::testing::{
-    ADA, Fault, Fixture, FixtureOptions, PASSWORD, PausePoint, client, client_at, plain, register,
-    reset, social_of,
+    ADA, Fault, Fixture, PASSWORD, PausePoint, client, client_at, land, refused, register, reset,
+    session_of,
 };
 
 const ANSWER: &str = "RespondToAuthChallenge";
@@ -28,11 +27,14 @@ async fn reset_that_ends_not_all_earlier_sign_ins_can_be_repeated() {
     let code = fixture.code(ADA, RESET);
     for call in ["AdminUserGlobalSignOut", "AdminGetUser"] {
         fixture.proxy().inject(call, 1, Fault::internal_error());
-        let refused = try_reset(&fixture, &client(), &code).await;
-        assert_eq!(refused.expect_err(call).code(), Code::Unavailable);
+        refused(
+            fixture.try_reset(&client(), &code, "Password-2").await,
+            Code::Unavailable,
+        );
         assert!(fixture.messages(ADA, NOTICE).is_empty(), "{call}");
     }
-    try_reset(&fixture, &client(), &code).await.expect("reset");
+    let done = fixture.try_reset(&client(), &code, "Password-2").await;
+    done.expect("reset");
 }
 
 /// In a pool without `UsernameAttributes`, a name may look like the address of somebody else.
@@ -49,8 +51,10 @@ async fn name_that_looks_like_an_address_is_not_its_owner() {
     fixture.request_code(ADA).await;
     assert!(fixture.messages(ADA, RESET).is_empty());
     let code = send(&fixture, CodePurpose::Reset, ADA).await;
-    let refused = try_reset(&fixture, &client(), &code).await;
-    assert_eq!(refused.expect_err("another's").code(), Code::InvalidCode);
+    refused(
+        fixture.try_reset(&client(), &code, "Password-2").await,
+        Code::InvalidCode,
+    );
     fixture.sign_in(PASSWORD).await.expect("unchanged");
 }
 
@@ -87,9 +91,9 @@ async fn reset_of_an_unproven_account_takes_over_nothing() {
             fixture.proxy().inject(REGISTER, failures, away);
         }
         let code = fixture.code(ADA, RESET);
-        try_reset(&fixture, &client_at("192.0.2.1"), &code)
-            .await
-            .expect("reset");
+        let client = client_at("192.0.2.1");
+        let done = fixture.try_reset(&client, &code, "Password-2");
+        done.await.expect("reset");
         let own = fixture.pool().subject(ADA).await.expect("a user");
         assert_ne!(own, subject, "{mode}");
         assert!(is_verified(&fixture).await);
@@ -133,16 +137,15 @@ async fn reset_removes_social_links_and_ends_their_sign_ins() {
         .proxy()
         .pause("RespondToAuthChallenge", PausePoint::Before);
     let service = Arc::clone(&fixture.service);
-    let late =
-        tokio::spawn(async move { social_of(&service).handle_callback(&client(), late).await });
+    let late = tokio::spawn(async move { land(&service, &client(), late).await });
     paused.reached().await;
     fixture.request_code(ELSEWHERE).await;
     let code = fixture.code(ELSEWHERE, "account-reset");
     let request = reset(ELSEWHERE, &code, "Password-2");
-    let done = fixture.flows().password.reset(&client(), &request).await;
+    let done = fixture.flows().reset_password(&client(), &request).await;
     done.expect("reset");
     paused.release();
-    let late = late.await.expect("no panic").into_inner();
+    let late = late.await.expect("no panic");
     assert_eq!((late.name, &*late.value), ("error", "access_denied"));
     fixture.refresh(&linked).await.expect_err("ended");
     let landing = browser::follow(&fixture, waiting).await;
@@ -168,7 +171,7 @@ async fn reset_ends_codes_for_links() {
     let paused = fixture
         .proxy()
         .pause("AdminSetUserPassword", PausePoint::Before);
-    let (flow, client) = (&fixture.flows().password, client());
+    let client = client();
     let answering = async {
         paused.reached().await;
         let released = async {
@@ -178,10 +181,10 @@ async fn reset_ends_codes_for_links() {
         let answered = answer_with_code(&fixture, &required, &code);
         join(answered, released).await.0
     };
-    let (done, refused) = join(flow.reset(&client, &request), answering).await;
+    let resetting = fixture.flows().reset_password(&client, &request);
+    let (done, answered) = join(resetting, answering).await;
     done.expect("reset");
-    let refused = refused.expect_err("the code is void");
-    assert_eq!(refused.code(), Code::InvalidChallenge);
+    refused(answered, Code::InvalidChallenge);
     let required = next_step(&fixture, person).await;
     assert_eq!(name_of(&required), "CONFIRM_ADDRESS");
 }
@@ -201,9 +204,9 @@ async fn begin_invited(fixture: &Fixture) -> String {
 }
 
 async fn operate(fixture: &Fixture, subject: &str, change: &AccountChange) {
-    let flow = &fixture.flows().accounts;
-    let changed = flow.change(&client(), subject, change).await;
-    changed.expect("changed");
+    let client = client();
+    let changed = fixture.flows().change_account(&client, subject, change);
+    changed.await.expect("changed");
 }
 
 /// Somebody knows the password and waits at a second factor, at the choice of one, at a code for the
@@ -248,16 +251,14 @@ async fn challenge_from_before_a_reset_or_sign_out_is_refused() {
             if !ends {
                 fixture.proxy().inject(ANSWER, 1, mismatch());
             }
-            let refused = answer_with_code(&fixture, &required, "1").await;
-            let refused = refused.expect_err("refused");
-            assert_eq!(refused.code(), Code::InvalidChallenge, "{change:?}");
+            let answered = answer_with_code(&fixture, &required, "1").await;
+            refused(answered, Code::InvalidChallenge);
         }
         let asked = fixture.proxy().count(ANSWER) - calls;
         assert_eq!(asked, if ends { 0 } else { 3 }, "{change:?}");
         if ends {
-            let refused = answer_with_code(&fixture, &unproven, &code).await;
-            let refused = refused.expect_err("refused");
-            assert_eq!(refused.code(), Code::InvalidChallenge, "{change:?}");
+            let answered = answer_with_code(&fixture, &unproven, &code).await;
+            refused(answered, Code::InvalidChallenge);
         }
         // What begins afterwards is as before.
         let required = begin(&fixture).await;
@@ -274,10 +275,12 @@ async fn new_password_ends_other_challenges_and_not_its_own() {
     let waiting = begin(&fixture).await;
     let session = begin_invited(&fixture).await;
     fixture.proxy().inject(ANSWER, 1, next("SMS_MFA"));
-    let own = new_password(&fixture, &client(), &session, "Password-2").await;
+    let own = fixture.answer(&client(), session, Err("Password-2")).await;
     let own = own.expect_err("a second factor");
-    let refused = answer_with_code(&fixture, &waiting, "1").await;
-    assert_eq!(refused.expect_err("ended").code(), Code::InvalidChallenge);
+    refused(
+        answer_with_code(&fixture, &waiting, "1").await,
+        Code::InvalidChallenge,
+    );
     assert_eq!(fixture.proxy().count(ANSWER), 1);
     fixture.pool().set_password(ADA, "Password-2", true).await;
     let tokens = fixture.pool().sign_in(ADA, "Password-2").await;
@@ -296,13 +299,17 @@ async fn sign_out_ends_a_challenge_that_is_being_answered() {
     let waiting = begin(&fixture).await;
     let answer = Fault::answer(200, &tokens);
     let answering = answer_with_code(&fixture, &waiting, "1");
-    let refused = sign_out_during(&fixture, &subject, answer, answering).await;
-    assert_eq!(refused.expect_err("ended").code(), Code::InvalidChallenge);
+    refused(
+        sign_out_during(&fixture, &subject, answer, answering).await,
+        Code::InvalidChallenge,
+    );
     // The pool asks a social user for a second factor.
     let started = next_step(&fixture, browser::ADA);
     let waiting = sign_out_during(&fixture, &subject, next("SMS_MFA"), started).await;
-    let refused = answer_with_code(&fixture, &waiting, "1").await;
-    assert_eq!(refused.expect_err("ended").code(), Code::InvalidChallenge);
+    refused(
+        answer_with_code(&fixture, &waiting, "1").await,
+        Code::InvalidChallenge,
+    );
     assert_eq!(fixture.proxy().count(ANSWER), 2);
 }
 
@@ -335,10 +342,14 @@ async fn challenges_end_before_a_reset_sets_the_password() {
         let waiting = begin(&fixture).await;
         let code = send(&fixture, CodePurpose::Reset, ADA).await;
         fixture.proxy().inject(call, 1, Fault::internal_error());
-        let failed = try_reset(&fixture, &client(), &code).await;
-        assert_eq!(failed.expect_err(call).code(), Code::Unavailable);
-        let refused = answer_with_code(&fixture, &waiting, "1").await;
-        assert_eq!(refused.expect_err(call).code(), Code::InvalidChallenge);
+        refused(
+            fixture.try_reset(&client(), &code, "Password-2").await,
+            Code::Unavailable,
+        );
+        refused(
+            answer_with_code(&fixture, &waiting, "1").await,
+            Code::InvalidChallenge,
+        );
         assert_eq!(fixture.proxy().count(ANSWER), 0, "{call}");
     }
 }
@@ -356,11 +367,14 @@ async fn reset_and_operator_wait_for_a_new_password_that_is_being_set() {
             .proxy()
             .pause("AdminSetUserPassword", PausePoint::Before);
         let client = client();
-        let answering = new_password(&fixture, &client, &session, "Password-3");
+        let answering = fixture.answer(&client, session, Err("Password-3"));
         let setting = async {
             match &change {
                 Some(change) => operate(&fixture, &subject, change).await,
-                None => try_reset(&fixture, &client, &code).await.expect("reset"),
+                None => {
+                    let done = fixture.try_reset(&client, &code, "Password-2").await;
+                    done.expect("reset");
+                }
             }
         };
         let setting = async {
@@ -393,14 +407,9 @@ async fn challenge_needs_the_cache_in_which_it_began() {
         code: Some("1".to_owned()),
         responses: HashMap::new(),
     };
-    let answered = replica.flows.challenge.answer(&client(), answer).await;
-    let refused = plain(answered).expect_err("refused");
-    assert_eq!(refused.code(), Code::InvalidChallenge);
-    let fixture = Fixture::with(FixtureOptions {
-        cache_url: Some("redis://127.0.0.1:1/0".to_owned()),
-        ..FixtureOptions::default()
-    })
-    .await;
+    let answered = replica.flows.answer_challenge(&client(), answer).await;
+    refused(answered, Code::InvalidChallenge);
+    let fixture = Fixture::with_cache("redis://127.0.0.1:1/0").await;
     fixture.add_ada().await;
     fixture
         .sign_in(PASSWORD)

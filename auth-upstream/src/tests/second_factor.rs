@@ -6,9 +6,9 @@ use std::time::Duration;
 use postern_core::{Code, Problem};
 use serde_json::json;
 
-use crate::flows::{ChallengeAnswer, StampSnapshot, TokenSet};
+use crate::flows::{StampSnapshot, TokenSet};
 use crate::pool::PoolChallenge;
-use crate::testing::{ADA, Fault, Fixture, PASSWORD, client_at, email, plain};
+use crate::testing::{ADA, Fault, Fixture, PASSWORD, client_at, email, refused, session_of};
 
 const ANSWER: &str = "RespondToAuthChallenge";
 
@@ -20,28 +20,16 @@ async fn challenge(fixture: &Fixture, name: &str) -> String {
         username: "ada".to_owned(),
         parameters: HashMap::new(),
     };
-    let (flow, email) = (&fixture.flows().login, email(ADA));
-    let required =
-        flow.challenge_required(&challenge, Some(&email), None, StampSnapshot::default());
+    let (flows, email) = (fixture.flows(), email(ADA));
+    let stamps = StampSnapshot::default();
+    let required = flows.challenge_required(&challenge, Some(&email), None, stamps);
     session_of(&required.await)
-}
-
-/// Returns the session of a challenge.
-pub(super) fn session_of(problem: &Problem) -> String {
-    let session = &problem.to_json("id")["challenge"]["session"];
-    session.as_str().expect("a session").to_owned()
 }
 
 /// Answers a challenge from network `198.51.<network>.0/24`.
 async fn answer(fixture: &Fixture, network: usize, session: String) -> Result<TokenSet, Problem> {
-    let answer = ChallengeAnswer {
-        session,
-        new_password: None,
-        code: Some("123456".to_owned()),
-        responses: HashMap::new(),
-    };
     let client = client_at(&format!("198.51.{network}.1"));
-    plain(fixture.flows().challenge.answer(&client, answer).await)
+    fixture.answer(&client, session, Ok("123456")).await
 }
 
 /// The answer of a pool that asks for a further response.
@@ -94,23 +82,17 @@ async fn second_factor_guesses_are_limited_across_sign_ins() {
 async fn choosing_a_factor_does_not_reset_the_limit() {
     let fixture = Fixture::new().await;
     for _ in 0..3 {
-        fixture
-            .proxy()
-            .inject(ANSWER, 1, next("SOFTWARE_TOKEN_MFA"));
+        let choice = next("SOFTWARE_TOKEN_MFA");
+        fixture.proxy().inject(ANSWER, 1, choice);
         fixture.proxy().inject(ANSWER, 1, mismatch());
     }
     for number in 0..20 {
-        let chosen = answer(
-            &fixture,
-            number,
-            challenge(&fixture, "SELECT_MFA_TYPE").await,
-        )
-        .await;
+        let session = challenge(&fixture, "SELECT_MFA_TYPE").await;
+        let chosen = answer(&fixture, number, session).await;
         let chosen = chosen.expect_err("a challenge, or throttled");
         if chosen.code() == Code::ChallengeRequired {
-            let rejected = answer(&fixture, number, session_of(&chosen)).await;
-            let rejected = rejected.expect_err("rejected");
-            assert_eq!(rejected.code(), Code::InvalidChallenge);
+            let guess = answer(&fixture, number, session_of(&chosen)).await;
+            refused(guess, Code::InvalidChallenge);
         }
     }
     let evaluated = fixture.proxy().count(ANSWER);

@@ -10,12 +10,15 @@ use postern_service::http::{Json, json};
 use serde_json::{Value, json};
 use uuid::Uuid;
 
-use super::DocumentService;
-use crate::caller::{StoreError, VerifiedCaller, created};
+use super::MAX_LISTED;
+use crate::caller::{VerifiedCaller, created};
+use crate::samples::Samples;
+
+const JOB_SPEC: &str = "job-spec";
 
 /// `POST /job-specs`.
 pub(super) async fn add(
-    State(service): State<Arc<DocumentService>>,
+    State(samples): State<Arc<Samples>>,
     caller: VerifiedCaller,
     body: Json,
 ) -> Result<Response, Problem> {
@@ -26,42 +29,30 @@ pub(super) async fn add(
         let text = object.required("description", |field| {
             field.sized(1..=20_000).map(str::to_owned)
         });
-        let at = service.clock.now();
+        let at = samples.clock.now();
         Some(json!({ "jobSpecId": id, "title": title?, "description": text?, "createdAt": at }))
     })?;
-    let insert = sqlx::query("INSERT INTO job_spec (job_spec_id, content) VALUES (?1, ?2)");
-    let insert = insert.bind(&id).bind(spec.to_string());
-    let stored = insert.execute(&service.sqlite.writer).await;
-    stored.map_err(StoreError::from)?;
+    let owner = caller.0.subject();
+    samples.insert(JOB_SPEC, &id, owner, &spec).await?;
     Ok(created(&format!("/job-specs/{id}"), &spec))
 }
 
 /// `GET /job-specs`: lists the newest 200.
 pub(super) async fn list(
-    State(service): State<Arc<DocumentService>>,
+    State(samples): State<Arc<Samples>>,
     _caller: VerifiedCaller,
 ) -> Result<Response, Problem> {
-    let newest = "SELECT content FROM job_spec ORDER BY job_spec_id DESC LIMIT 200";
-    let query = sqlx::query_scalar(newest);
-    let found: Result<Vec<String>, _> = query.fetch_all(&service.sqlite.readers).await;
-    let found = found.map_err(StoreError::from)?;
-    let specs: Vec<Value> = found.iter().filter_map(|text| read(text)).collect();
+    let specs = samples.all(JOB_SPEC).await?.into_iter().take(MAX_LISTED);
+    let specs: Vec<Value> = specs.map(|spec| spec.content).collect();
     Ok(json(StatusCode::OK, &json!({ "jobSpecs": specs })))
 }
 
 /// `GET /job-specs/{id}`.
 pub(super) async fn get(
-    State(service): State<Arc<DocumentService>>,
+    State(samples): State<Arc<Samples>>,
     _caller: VerifiedCaller,
     Path(id): Path<String>,
 ) -> Result<Response, Problem> {
-    let query = sqlx::query_scalar("SELECT content FROM job_spec WHERE job_spec_id = ?1");
-    let query = query.bind(id).fetch_optional(&service.sqlite.readers);
-    let found: Option<String> = query.await.map_err(StoreError::from)?;
-    let spec = found.as_deref().and_then(read).ok_or(Code::NotFound)?;
-    Ok(json(StatusCode::OK, &spec))
-}
-
-fn read(content: &str) -> Option<Value> {
-    serde_json::from_str(content).ok()
+    let spec = samples.get(JOB_SPEC, &id).await?.ok_or(Code::NotFound)?;
+    Ok(json(StatusCode::OK, &spec.content))
 }

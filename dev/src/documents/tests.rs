@@ -1,3 +1,5 @@
+use std::path::PathBuf;
+
 use super::*;
 use crate::testing::{TestIssuers, send_request, serve_router};
 
@@ -7,13 +9,13 @@ async fn start() -> (TestIssuers, String, PathBuf, reqwest::Client) {
     let pools = TestIssuers::start().await;
     let folder = pools.folder.path().join("documents");
     std::fs::create_dir(&folder).expect("folder");
-    let service = DocumentService::new(
-        Arc::clone(&pools.verifier),
-        pools.sqlite.clone(),
-        folder.clone(),
-        pools.clock.clone(),
-    );
-    let url = serve_router(router(service)).await;
+    let samples = Samples {
+        verifier: Arc::clone(&pools.verifier),
+        sqlite: pools.sqlite.clone(),
+        folder: folder.clone(),
+        clock: pools.clock.clone(),
+    };
+    let url = serve_router(router(Arc::new(samples))).await;
     (pools, url, folder, reqwest::Client::new())
 }
 

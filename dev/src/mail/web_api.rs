@@ -17,7 +17,7 @@ use serde::Serialize;
 use super::mailbox::{Mailbox, Summary};
 use super::mime::ParsedMail;
 use super::pages;
-use crate::caller::StoreError;
+use crate::samples::StoreError;
 use crate::web::{api_page, landing_page, page};
 
 /// Maximum value of `waitSeconds`.

@@ -13,8 +13,8 @@ use tokio::net::TcpListener;
 use crate::pool::bootstrap::{self, ProvisionedPools};
 use crate::pool::config::Config;
 use crate::pool::context::PoolContext;
-use crate::pool::crypto::{PasswordHasher, SigningKeys};
-use crate::pool::error::ApiError;
+use crate::pool::crypto::SigningKeys;
+use crate::pool::error::ApiResult;
 use crate::pool::store::PoolStore;
 use crate::pool::wire::{self, WireState};
 
@@ -89,7 +89,7 @@ impl App {
     }
 }
 
-fn build_context(config: &Config, clock: Clock, store: PoolStore) -> Result<PoolContext, ApiError> {
+fn build_context(config: &Config, clock: Clock, store: PoolStore) -> ApiResult<PoolContext> {
     let keys = SigningKeys::default();
     for pool in store.pools.all() {
         keys.add_pool(&pool)?;
@@ -98,7 +98,6 @@ fn build_context(config: &Config, clock: Clock, store: PoolStore) -> Result<Pool
         clock,
         keys,
         store,
-        hasher: PasswordHasher::new(config.hashing)?,
         issuer_base: config.issuer_base.clone(),
         social_proof_key: config.social_proof_key.clone(),
     })

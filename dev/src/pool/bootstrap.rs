@@ -15,8 +15,8 @@ use crate::pool::config::{
     service_client, service_pool,
 };
 use crate::pool::context::PoolContext;
-use crate::pool::crypto::random;
-use crate::pool::error::ApiError;
+use crate::pool::crypto::{hash_password, random};
+use crate::pool::error::ApiResult;
 use crate::pool::model::{AppClient, ClientSettings, PoolSettings, UserPool};
 use crate::pool::operations::{create_client, create_pool, new_user};
 
@@ -73,35 +73,28 @@ impl ProvisionedPools {
     /// password are omitted.
     #[must_use]
     pub fn variables(&self, account: Option<&str>) -> Vec<(&'static str, String)> {
-        let secret = |secret: &Secret| secret.expose().to_owned();
-        let mut variables = vec![
-            ("IDP_ACTOR_POOL_ID", self.actor.pool_id.clone()),
-            ("IDP_ACTOR_CLIENT_ID", self.actor.client_id.clone()),
-            ("IDP_ACTOR_CLIENT_SECRET", secret(&self.actor.client_secret)),
-            ("IDP_SERVICE_POOL_ID", self.service.pool_id.clone()),
-            ("IDP_SERVICE_CLIENT_ID", self.service.client_id.clone()),
-            (
-                "IDP_SERVICE_CLIENT_SECRET",
-                secret(&self.service.client_secret),
-            ),
-            ("CLOUD_REGION", self.region.clone()),
-            ("AWS_REGION", self.region.clone()),
-            // Read by the AWS CLI and boto3 instead of `AWS_REGION`.
-            ("AWS_DEFAULT_REGION", self.region.clone()),
-            (
-                "AWS_ENDPOINT_URL_COGNITO_IDENTITY_PROVIDER",
-                self.endpoint.clone(),
-            ),
-            ("AWS_ACCESS_KEY_ID", self.access_key_id.clone()),
-            ("AWS_SECRET_ACCESS_KEY", secret(&self.secret_access_key)),
-        ];
-        if let Some(account) = self
-            .accounts
-            .iter()
-            .find(|existing| account == Some(existing.username.as_str()))
-        {
-            variables.push(("IDP_SERVICE_ACCOUNT_USERNAME", account.username.clone()));
-            variables.push(("IDP_SERVICE_ACCOUNT_PASSWORD", secret(&account.password)));
+        let mut variables = Vec::new();
+        let mut set = |name, value: &str| variables.push((name, value.to_owned()));
+        set("IDP_ACTOR_POOL_ID", &self.actor.pool_id);
+        set("IDP_ACTOR_CLIENT_ID", &self.actor.client_id);
+        set("IDP_ACTOR_CLIENT_SECRET", self.actor.client_secret.expose());
+        set("IDP_SERVICE_POOL_ID", &self.service.pool_id);
+        set("IDP_SERVICE_CLIENT_ID", &self.service.client_id);
+        set(
+            "IDP_SERVICE_CLIENT_SECRET",
+            self.service.client_secret.expose(),
+        );
+        // The last is read by the AWS CLI and boto3 instead of `AWS_REGION`.
+        for name in ["CLOUD_REGION", "AWS_REGION", "AWS_DEFAULT_REGION"] {
+            set(name, &self.region);
+        }
+        set("AWS_ENDPOINT_URL_COGNITO_IDENTITY_PROVIDER", &self.endpoint);
+        set("AWS_ACCESS_KEY_ID", &self.access_key_id);
+        set("AWS_SECRET_ACCESS_KEY", self.secret_access_key.expose());
+        let mut accounts = self.accounts.iter();
+        if let Some(found) = accounts.find(|it| account == Some(it.username.as_str())) {
+            set("IDP_SERVICE_ACCOUNT_USERNAME", &found.username);
+            set("IDP_SERVICE_ACCOUNT_PASSWORD", found.password.expose());
         }
         variables
     }
@@ -124,7 +117,7 @@ async fn provision(
     context: &PoolContext,
     config: &Config,
     credentials: &StoredCredentials,
-) -> Result<ProvisionedPools, ApiError> {
+) -> ApiResult<ProvisionedPools> {
     let actor = ensure_pool(context, "actor", actor_pool(), actor_client()).await?;
     let add_groups = |pool: &mut UserPool| {
         pool.groups.extend(ACTOR_GROUPS.map(str::to_owned));
@@ -168,7 +161,7 @@ async fn ensure_pool(
     name: &str,
     pool_settings: PoolSettings,
     client_settings: ClientSettings,
-) -> Result<PoolAccess, ApiError> {
+) -> ApiResult<PoolAccess> {
     let pool = match context.store.pools.find(|pool| pool.name == name) {
         Some(pool) => pool,
         None => create_pool(context, name.to_owned(), pool_settings).await?,
@@ -192,7 +185,7 @@ async fn ensure_accounts(
     context: &PoolContext,
     pool_id: &str,
     credentials: &StoredCredentials,
-) -> Result<(), ApiError> {
+) -> ApiResult {
     let pool = context.pool(pool_id)?;
     for (name, password) in &credentials.accounts {
         let existing = context.find_user(pool_id, name).ok();
@@ -200,7 +193,7 @@ async fn ensure_accounts(
             continue;
         }
         let mut user = existing.map_or_else(|| new_user(context, &pool, name), Ok)?;
-        user.set_password(context.hasher.hash(&password.as_str().into()).await?);
+        user.set_password(hash_password(&password.as_str().into()).await?);
         let attribute = (SERVICE_ID_ATTRIBUTE.to_owned(), name.clone());
         user.attributes.extend([attribute]);
         context.store.users.put(&user.id(), user).await?;
@@ -224,7 +217,7 @@ fn load_credentials(folder: &Path) -> Result<StoredCredentials, Exit> {
     Ok(credentials)
 }
 
-fn add_missing(credentials: &mut StoredCredentials) -> Result<bool, ApiError> {
+fn add_missing(credentials: &mut StoredCredentials) -> ApiResult<bool> {
     let mut changed = false;
     if credentials.access_key_id.is_empty() {
         // AWS's format: `AKIA` and sixteen capital letters or digits.

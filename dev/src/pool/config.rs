@@ -7,7 +7,6 @@ use std::time::Duration;
 use postern_core::identity::SocialProofKey;
 use url::Url;
 
-use crate::pool::crypto::HashingSettings;
 use crate::pool::model::{ClientSettings, PoolSettings};
 
 /// The configuration of the server. [`Config::new`] returns the defaults; the fields are public.
@@ -21,8 +20,6 @@ pub struct Config {
     /// Base URL under which clients reach the server. A pool's issuer is this URL and the pool's
     /// id.
     pub issuer_base: Url,
-    /// Cost and concurrency of password hashing.
-    pub hashing: HashingSettings,
     /// The key of CUSTOM_AUTH. Default none: the pool has no CUSTOM_AUTH.
     pub social_proof_key: Option<Arc<SocialProofKey>>,
     /// Lifetime of the access tokens of users. Default 1 h. Applies at every start.
@@ -53,7 +50,6 @@ impl Config {
             database: database.into(),
             data_dir: data_dir.into(),
             issuer_base,
-            hashing: HashingSettings::default(),
             social_proof_key: None,
             access_token_lifetime: Duration::from_secs(3600),
         }

@@ -6,8 +6,8 @@ use postern_core::Clock;
 use postern_core::identity::SocialProofKey;
 use url::Url;
 
-use crate::pool::crypto::{PasswordHasher, SigningKeys};
-use crate::pool::error::{ApiError, ExceptionKind};
+use crate::pool::crypto::SigningKeys;
+use crate::pool::error::{ApiError, ApiResult, ExceptionKind};
 use crate::pool::model::{AppClient, User, UserPool, user_id};
 use crate::pool::store::PoolStore;
 
@@ -16,7 +16,6 @@ pub(crate) struct PoolContext {
     pub(crate) clock: Clock,
     pub(crate) store: PoolStore,
     pub(crate) keys: SigningKeys,
-    pub(crate) hasher: PasswordHasher,
     /// A pool's issuer is `{issuer_base}/{pool id}`.
     pub(crate) issuer_base: Url,
     /// The key of CUSTOM_AUTH, which the pool does not have without it.
@@ -34,7 +33,7 @@ impl PoolContext {
         )
     }
 
-    pub(crate) fn pool(&self, id: &str) -> Result<UserPool, ApiError> {
+    pub(crate) fn pool(&self, id: &str) -> ApiResult<UserPool> {
         let found = self.store.pools.get(id);
         found.ok_or_else(|| not_found("User pool", id))
     }
@@ -42,8 +41,8 @@ impl PoolContext {
     pub(crate) async fn update_pool(
         &self,
         id: &str,
-        change: impl FnOnce(&mut UserPool) -> Result<(), ApiError>,
-    ) -> Result<(), ApiError> {
+        change: impl FnOnce(&mut UserPool) -> ApiResult,
+    ) -> ApiResult {
         let update = self.store.pools.update(id, |stored| match stored {
             Some(pool) => change(pool),
             None => Err(not_found("User pool", id)),
@@ -52,7 +51,7 @@ impl PoolContext {
     }
 
     /// Returns a client and its pool.
-    pub(crate) fn client(&self, client_id: &str) -> Result<(AppClient, UserPool), ApiError> {
+    pub(crate) fn client(&self, client_id: &str) -> ApiResult<(AppClient, UserPool)> {
         let client = self
             .store
             .clients
@@ -70,7 +69,7 @@ impl PoolContext {
     }
 
     /// Finds a user for an administrator, by username, address, or `sub`.
-    pub(crate) fn find_user(&self, pool_id: &str, name: &str) -> Result<User, ApiError> {
+    pub(crate) fn find_user(&self, pool_id: &str, name: &str) -> ApiResult<User> {
         let users = &self.store.users;
         let alias = Some(name.to_lowercase());
         let is_named =
@@ -85,8 +84,8 @@ impl PoolContext {
     pub(crate) async fn update_user(
         &self,
         user: &User,
-        change: impl FnOnce(&mut User) -> Result<(), ApiError>,
-    ) -> Result<User, ApiError> {
+        change: impl FnOnce(&mut User) -> ApiResult,
+    ) -> ApiResult<User> {
         let now = self.clock.now().0;
         let id = user.id();
         let update = self.store.users.update(&id, |stored| {

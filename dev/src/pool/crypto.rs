@@ -1,12 +1,11 @@
 //! Random values, password hashes, and signing keys.
 //!
-//! Input: passwords and claims. Output: PHC strings and signed tokens. Depends on `model` and
+//! Input: passwords and claims. Output: hashes and signed tokens. Depends on `model` and
 //! `error`.
 
-mod password_hasher;
+mod passwords;
 pub(crate) mod random;
 mod signing_keys;
 
-pub use self::password_hasher::HashingSettings;
-pub(crate) use self::password_hasher::PasswordHasher;
+pub(crate) use self::passwords::{hash_password, is_password};
 pub(crate) use self::signing_keys::{SigningKeys, new_signing_key};

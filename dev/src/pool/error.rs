@@ -11,12 +11,14 @@ pub(crate) struct ApiError {
     message: String,
 }
 
+/// The result of what may end with an error response.
+pub(crate) type ApiResult<T = ()> = Result<T, ApiError>;
+
 /// An exception of the Cognito API or of AWS's common errors. The variants are named as these are,
 /// without `Exception`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum ExceptionKind {
     GroupExists,
-    IncompleteSignature,
     InternalError,
     InvalidParameter,
     InvalidPassword,

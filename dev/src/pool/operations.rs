@@ -23,7 +23,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use crate::pool::context::PoolContext;
-use crate::pool::error::{ApiError, ExceptionKind};
+use crate::pool::error::{ApiError, ApiResult, ExceptionKind};
 
 /// The authentication that an operation requires.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,8 +34,11 @@ pub(crate) enum OperationAccess {
     Administrator,
 }
 
+/// The response of an operation.
+type Answer = ApiResult<Value>;
+
 /// Parses a request. Unknown members are ignored, as in AWS.
-fn parse<T: DeserializeOwned>(body: &[u8]) -> Result<T, ApiError> {
+fn parse<T: DeserializeOwned>(body: &[u8]) -> ApiResult<T> {
     serde_json::from_slice(body).map_err(|error| {
         let text = error.to_string();
         match text
@@ -79,7 +82,7 @@ macro_rules! operations {
             operation: &str,
             context: &PoolContext,
             body: &[u8],
-        ) -> Result<Value, ApiError> {
+        ) -> Answer {
             match operation {
                 $($($name => Box::pin($function(context, parse(body)?)).await,)+)+
                 other => Err(unknown_operation(other)),

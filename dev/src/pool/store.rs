@@ -10,7 +10,7 @@ use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::sync::Mutex;
 
-use crate::pool::error::ApiError;
+use crate::pool::error::{ApiError, ApiResult};
 use crate::pool::model::{AppClient, Challenge, Session, User, UserPool};
 
 /// The migration. There is none for PostgreSQL, which [`PoolStore::open`] rejects.
@@ -67,7 +67,7 @@ impl PoolStore {
         })
     }
 
-    async fn load(sqlite: Sqlite, now: Timestamp) -> Result<Self, ApiError> {
+    async fn load(sqlite: Sqlite, now: Timestamp) -> ApiResult<Self> {
         Ok(Self {
             pools: Table::load("pool", &sqlite, |_| true).await?,
             clients: Table::load("client", &sqlite, |_| true).await?,
@@ -93,7 +93,7 @@ impl<T: Clone + Serialize + DeserializeOwned> Table<T> {
         kind: &'static str,
         sqlite: &Sqlite,
         is_kept: impl Fn(&T) -> bool,
-    ) -> Result<Self, ApiError> {
+    ) -> ApiResult<Self> {
         const SELECT: &str = "SELECT id, value FROM pool_entity WHERE kind = $1";
         let table = Self {
             kind,
@@ -135,8 +135,8 @@ impl<T: Clone + Serialize + DeserializeOwned> Table<T> {
     pub(crate) async fn update<R>(
         &self,
         id: &str,
-        change: impl FnOnce(&mut Option<T>) -> Result<R, ApiError>,
-    ) -> Result<R, ApiError> {
+        change: impl FnOnce(&mut Option<T>) -> ApiResult<R>,
+    ) -> ApiResult<R> {
         let _changing = self.change.lock().await;
         let mut entity = self.get(id);
         let outcome = change(&mut entity)?;
@@ -149,7 +149,7 @@ impl<T: Clone + Serialize + DeserializeOwned> Table<T> {
         Ok(outcome)
     }
 
-    pub(crate) async fn put(&self, id: &str, entity: T) -> Result<(), ApiError> {
+    pub(crate) async fn put(&self, id: &str, entity: T) -> ApiResult {
         self.update(id, |stored| {
             *stored = Some(entity);
             Ok(())
@@ -158,11 +158,11 @@ impl<T: Clone + Serialize + DeserializeOwned> Table<T> {
     }
 
     /// Deletes and returns an entity.
-    pub(crate) async fn take(&self, id: &str) -> Result<Option<T>, ApiError> {
+    pub(crate) async fn take(&self, id: &str) -> ApiResult<Option<T>> {
         self.update(id, |stored| Ok(stored.take())).await
     }
 
-    async fn store(&self, id: &str, entity: Option<&T>) -> Result<(), ApiError> {
+    async fn store(&self, id: &str, entity: Option<&T>) -> ApiResult {
         const PUT: &str = "INSERT INTO pool_entity (kind, id, value) VALUES ($1, $2, $3)
             ON CONFLICT (kind, id) DO UPDATE SET value = excluded.value";
         const DELETE: &str = "DELETE FROM pool_entity WHERE kind = $1 AND id = $2";

@@ -5,7 +5,7 @@ use serde_json::{Value, json};
 use uuid::Uuid;
 
 use crate::pool::context::PoolContext;
-use crate::pool::error::ApiError;
+use crate::pool::error::{ApiError, ApiResult};
 use crate::pool::model::{AppClient, Session, User};
 
 /// Scope of tokens that the API issues.
@@ -29,7 +29,7 @@ pub(crate) fn issue_tokens(
     client: &AppClient,
     session: &Session,
     user: &User,
-) -> Result<Value, ApiError> {
+) -> ApiResult<Value> {
     let (key, settings) = (context.keys.key(&client.pool_id)?, &client.settings);
     let now = context.clock.now().unix_seconds();
     let expiry = |lifetime_s: u64| now.saturating_add_unsigned(lifetime_s);
@@ -74,10 +74,7 @@ pub(crate) fn issue_tokens(
 /// sign-in was not revoked.
 ///
 /// Returns the claims and the user.
-pub(crate) fn verify(
-    context: &PoolContext,
-    token: &str,
-) -> Result<(AccessTokenClaims, User), ApiError> {
+pub(crate) fn verify(context: &PoolContext, token: &str) -> ApiResult<(AccessTokenClaims, User)> {
     let invalid = || ApiError::not_authorized("Invalid Access Token");
     let (pool_id, claims) = context.keys.verify(token).ok_or_else(invalid)?;
     let claims: AccessTokenClaims = serde_json::from_value(claims).map_err(|_| invalid())?;

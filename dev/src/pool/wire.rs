@@ -21,7 +21,7 @@ use postern_service::http::{AllowedHosts, RequestId};
 use serde_json::{Value, json};
 
 use crate::pool::context::PoolContext;
-use crate::pool::error::{ApiError, ExceptionKind};
+use crate::pool::error::{ApiError, ApiResult, ExceptionKind};
 use crate::pool::operations::{self, OperationAccess};
 
 /// Content type of the protocol.
@@ -87,7 +87,7 @@ async fn dispatch(
     operation: &str,
     headers: &HeaderMap,
     body: &[u8],
-) -> Result<Value, ApiError> {
+) -> ApiResult<Value> {
     let access =
         operations::access(operation).ok_or_else(|| operations::unknown_operation(operation))?;
     if access == OperationAccess::Administrator {
@@ -105,7 +105,7 @@ async fn dispatch(
     operations::run(operation, &state.context, body).await
 }
 
-fn render(outcome: &Result<Value, ApiError>, request_id: &RequestId) -> Response {
+fn render(outcome: &ApiResult<Value>, request_id: &RequestId) -> Response {
     let (status, body, error) = match outcome {
         Ok(value) => (StatusCode::OK, value.to_string(), None),
         Err(error) => {

@@ -10,21 +10,11 @@ use http::StatusCode;
 use http::header::{CACHE_CONTROL, LOCATION, REFERRER_POLICY};
 
 use super::SocialProvider;
-use super::codes::IssuedCode;
+use super::codes::AuthorizationRequest;
 use super::persons::SocialPerson;
 use maud::{Markup, html};
 
 use crate::web::page::Page;
-
-/// A valid authorization request.
-#[derive(Debug)]
-struct AuthorizationRequest {
-    redirect_uri: String,
-    scope: String,
-    state: Option<String>,
-    challenge: String,
-    nonce: Option<String>,
-}
 
 type RequestParameters = BTreeMap<String, String>;
 
@@ -54,7 +44,7 @@ fn respond(provider: &SocialProvider, parameters: &RequestParameters) -> Respons
         }
         Ok(request) => match parameters.get("person") {
             None => person_page(parameters),
-            Some(choice) => handle_choice(provider, &request, choice, parameters),
+            Some(choice) => handle_choice(provider, request, choice, parameters),
         },
     }
 }
@@ -77,42 +67,39 @@ fn validate(
     let redirect_uri = get("redirect_uri").unwrap_or_default().to_owned();
     let challenge = get("code_challenge").unwrap_or_default().to_owned();
     let is_s256 = challenge.len() == 43 && get("code_challenge_method") == Some("S256");
-    let rules = [
-        (
-            get("client_id") == Some(&provider.client.id),
-            "client_id is not a client of this provider.",
-        ),
-        (
-            provider.client.redirect_uris.contains(&redirect_uri),
-            "redirect_uri is not registered for this client.",
-        ),
-        (
-            get("response_type") == Some("code"),
-            "response_type must be code.",
-        ),
-        (is_s256, "PKCE with S256 is required."),
-    ];
-    match rules.into_iter().find(|(kept, _)| !kept) {
-        Some((_, mistake)) => Err(mistake),
-        None => Ok(AuthorizationRequest {
-            redirect_uri,
-            scope: get("scope").unwrap_or_default().to_owned(),
-            state: get("state").map(str::to_owned),
-            challenge,
-            nonce: get("nonce").map(str::to_owned),
-        }),
+    if get("client_id") != Some(&provider.client.id) {
+        return Err("client_id is not a client of this provider.");
     }
+    if !provider.client.redirect_uris.contains(&redirect_uri) {
+        return Err("redirect_uri is not registered for this client.");
+    }
+    if get("response_type") != Some("code") {
+        return Err("response_type must be code.");
+    }
+    if !is_s256 {
+        return Err("PKCE with S256 is required.");
+    }
+    Ok(AuthorizationRequest {
+        redirect_uri,
+        scope: get("scope").unwrap_or_default().to_owned(),
+        state: get("state").map(str::to_owned),
+        challenge,
+        nonce: get("nonce").map(str::to_owned),
+    })
 }
 
 fn handle_choice(
     provider: &SocialProvider,
-    request: &AuthorizationRequest,
+    request: AuthorizationRequest,
     choice: &str,
     parameters: &RequestParameters,
 ) -> Response {
     let get = |name: &str| parameters.get(name).map_or("", String::as_str);
     let person = match choice {
-        "nobody" => return redirect(provider, request, ("error", "access_denied")),
+        "nobody" => {
+            let (uri, state) = (&request.redirect_uri, request.state.as_deref());
+            return redirect(provider, uri, state, ("error", "access_denied"));
+        }
         "other" => SocialPerson::from_form(
             get("name"),
             get("email"),
@@ -126,28 +113,23 @@ fn handle_choice(
         };
         return page(StatusCode::BAD_REQUEST, "Invalid person", content);
     };
-    let code = provider.codes.issue(IssuedCode {
-        person,
-        scope: request.scope.clone(),
-        redirect_uri: request.redirect_uri.clone(),
-        challenge: request.challenge.clone(),
-        nonce: request.nonce.clone(),
-        issued_at: provider.clock.now(),
-    });
-    redirect(provider, request, ("code", &code))
+    let (redirect_uri, state) = (request.redirect_uri.clone(), request.state.clone());
+    let code = provider.issue(person, request);
+    redirect(provider, &redirect_uri, state.as_deref(), ("code", &code))
 }
 
 /// Redirects to the client, with `state` and `iss` (RFC 9207).
 fn redirect(
     provider: &SocialProvider,
-    request: &AuthorizationRequest,
+    redirect_uri: &str,
+    state: Option<&str>,
     (name, value): (&str, &str),
 ) -> Response {
     let mut query = url::form_urlencoded::Serializer::new(String::new());
     query.append_pair(name, value);
-    query.extend_pairs(request.state.iter().map(|state| ("state", state)));
+    query.extend_pairs(state.map(|state| ("state", state)));
     query.append_pair("iss", &provider.issuer);
-    let url = format!("{}?{}", request.redirect_uri, query.finish());
+    let url = format!("{redirect_uri}?{}", query.finish());
     let headers = [
         (LOCATION, url.as_str()),
         (CACHE_CONTROL, "no-store"),

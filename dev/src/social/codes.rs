@@ -1,52 +1,48 @@
 //! Authorization codes, in memory.
 
-use std::collections::HashMap;
 use std::time::Duration;
 
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
-use parking_lot::Mutex;
-use postern_core::Clock;
 use postern_core::clock::Timestamp;
 
+use super::SocialProvider;
 use super::persons::SocialPerson;
 
 /// Lifetime of a code. RFC 6749 section 4.1.2 permits ten minutes; clients need seconds.
 const CODE_LIFETIME: Duration = Duration::from_secs(60);
 
-/// What a code stands for, and the values that the token request must match.
+/// An authorization request.
 #[derive(Debug)]
-pub(super) struct IssuedCode {
-    pub(super) person: SocialPerson,
+pub(super) struct AuthorizationRequest {
+    pub(super) redirect_uri: String,
     /// Granted scope, space-separated.
     pub(super) scope: String,
-    pub(super) redirect_uri: String,
+    pub(super) state: Option<String>,
     /// `code_challenge`, S256.
     pub(super) challenge: String,
     pub(super) nonce: Option<String>,
-    /// Time at which the person was chosen.
-    pub(super) issued_at: Timestamp,
 }
 
-/// The codes that have not been redeemed.
+/// What a code stands for, and the request whose values the token request must match.
 #[derive(Debug)]
-pub(super) struct CodeStore {
-    codes: Mutex<HashMap<String, IssuedCode>>,
-    clock: Clock,
+pub(super) struct IssuedCode {
+    pub(super) person: SocialPerson,
+    pub(super) request: AuthorizationRequest,
+    /// Time at which the person was chosen.
+    issued_at: Timestamp,
 }
 
-// === impl CodeStore ===
+// === impl SocialProvider ===
 
-impl CodeStore {
-    pub(super) fn new(clock: Clock) -> Self {
-        Self {
-            codes: Mutex::default(),
-            clock,
-        }
-    }
-
-    pub(super) fn issue(&self, issued: IssuedCode) -> String {
-        let code = random_token();
+impl SocialProvider {
+    pub(super) fn issue(&self, person: SocialPerson, request: AuthorizationRequest) -> String {
+        let (code, issued_at) = (random_token(), self.clock.now());
+        let issued = IssuedCode {
+            person,
+            request,
+            issued_at,
+        };
         let mut codes = self.codes.lock();
         codes.retain(|_, issued| self.is_valid(issued));
         codes.insert(code.clone(), issued);

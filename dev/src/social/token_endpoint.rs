@@ -54,23 +54,15 @@ fn exchange_code(
     parameters: &BTreeMap<String, String>,
 ) -> Result<Value, OAuthError> {
     let get = |name: &str| parameters.get(name).map_or("", String::as_str);
-    let Some(issued) = provider.codes.redeem(get("code")) else {
-        return Err(OAuthError(
-            "invalid_grant",
-            "the code is unknown, used or expired",
-        ));
+    let invalid = |reason| Err(OAuthError("invalid_grant", reason));
+    let Some(issued) = provider.redeem(get("code")) else {
+        return invalid("the code is unknown, used or expired");
     };
-    if issued.redirect_uri != get("redirect_uri") {
-        return Err(OAuthError(
-            "invalid_grant",
-            "redirect_uri differs from the authorization request",
-        ));
+    if issued.request.redirect_uri != get("redirect_uri") {
+        return invalid("redirect_uri differs from the authorization request");
     }
-    if !is_verifier(get("code_verifier"), &issued.challenge) {
-        return Err(OAuthError(
-            "invalid_grant",
-            "code_verifier does not match the challenge",
-        ));
+    if !is_verifier(get("code_verifier"), &issued.request.challenge) {
+        return invalid("code_verifier does not match the challenge");
     }
     Ok(issue_tokens(provider, &issued))
 }
@@ -79,17 +71,22 @@ fn issue_tokens(provider: &SocialProvider, issued: &IssuedCode) -> Value {
     let now = provider.clock.now().unix_seconds();
     let mut tokens = json!({
         "access_token": random_token(), "token_type": "Bearer", "expires_in": TOKEN_LIFETIME_S,
-        "refresh_token": random_token(), "scope": issued.scope,
+        "refresh_token": random_token(), "scope": issued.request.scope,
     });
-    if issued.scope.split(' ').any(|scope| scope == "openid") {
+    if issued
+        .request
+        .scope
+        .split(' ')
+        .any(|scope| scope == "openid")
+    {
         let mut claims = json!({
             "iss": provider.issuer, "sub": issued.person.subject, "aud": provider.client.id, "iat": now,
             "exp": now + TOKEN_LIFETIME_S,
         });
-        if let Some(nonce) = &issued.nonce {
+        if let Some(nonce) = &issued.request.nonce {
             claims["nonce"] = nonce.as_str().into();
         }
-        add_claims(&mut claims, &issued.person, &issued.scope);
+        add_claims(&mut claims, &issued.person, &issued.request.scope);
         tokens["id_token"] = provider.key.sign(&claims).into();
     }
     tokens

@@ -2,28 +2,28 @@
 
 use postern_core::Problem;
 
-use super::super::account_codes::{AccountCodes, CodePurpose};
-use super::{RegistrationFlow, RegistrationRequest};
+use super::super::Flows;
+use super::super::account_codes::CodePurpose;
+use super::RegistrationRequest;
 use crate::pool::admin::{PoolAccount, PoolAdmin};
-use crate::pool::error::PoolCall;
 use crate::store::PendingRegistration;
 
-// === impl RegistrationFlow ===
+// === impl Flows ===
 
-impl RegistrationFlow {
+impl Flows {
     /// Redeems a code of this service and confirms the user. Returns whether the user was confirmed
     /// before.
-    pub(super) async fn redeem(
+    pub(super) async fn redeem_confirmation(
         &self,
-        (codes, admin): (&AccountCodes, &PoolAdmin),
+        admin: &PoolAdmin,
         registration: &RegistrationRequest,
         pending: Option<&PendingRegistration>,
         code: &str,
     ) -> Result<bool, Problem> {
         let email = &registration.email;
-        let redeemed = codes.redeem(CodePurpose::Confirmation, email, code).await;
+        let redeemed = self.redeem_code(CodePurpose::Confirmation, email, code);
+        let redeemed = redeemed.await;
         let account = admin.find_owner(email).await;
-        let account = account.map_err(|error| error.problem(PoolCall::Admin));
         let is_confirmed = |account: &PoolAccount| !account.is_unconfirmed;
         let redeemed = match (redeemed, &account) {
             (_, Ok(Some(account))) if is_confirmed(account) => return Ok(true),
@@ -36,7 +36,7 @@ impl RegistrationFlow {
         };
         let confirmed = confirmed.await;
         if confirmed.is_err() {
-            redeemed.give_back().await;
+            self.give_back(redeemed).await;
         }
         confirmed.map(|()| false)
     }
@@ -55,18 +55,15 @@ impl RegistrationFlow {
         let subject = pending.and_then(|pending| pending.subject.as_deref());
         if account.is_none_or(|account| subject != Some(&*account.subject)) {
             if let Some(account) = account {
-                let deleted = admin.delete_user(&account.username).await;
-                deleted.map_err(|error| error.problem(PoolCall::Admin))?;
+                admin.delete_user(&account.username).await?;
             }
-            let created = self.pool.sign_up(email, &registration.password).await;
-            let created = created.map_err(|error| error.problem(PoolCall::SignUp))?;
+            let created = self.pool.sign_up(email, &registration.password).await?;
             if let Some(pending) = pending {
                 self.store
                     .set_registration_subject(&pending.id, &created.subject)
                     .await?;
             }
         }
-        let verified = admin.confirm_verified(email.as_str()).await;
-        verified.map_err(|error| error.problem(PoolCall::Admin))
+        Ok(admin.confirm_verified(email.as_str()).await?)
     }
 }

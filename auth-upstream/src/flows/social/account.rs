@@ -26,8 +26,6 @@
 //! a verified address and an unknown password, to whom the next sign-in is linked. Without a key for
 //! proofs there are no accounts: the identity is [`ResolvedIdentity::Identified`].
 
-use std::sync::Arc;
-
 use postern_core::email::EmailAddress;
 use postern_core::token::oidc::IdToken;
 use postern_core::{Code, Problem};
@@ -38,13 +36,12 @@ use super::super::account_codes::{CodePurpose, RedeemedCode};
 use super::super::attempt_guard::AttemptError;
 use super::super::challenge_session::password_reset_required;
 use super::super::security_stamps::{StampSnapshot, stamped_names};
-use super::super::token_issuer::SignedInUser;
-use super::super::{FlowParts, cache_unavailable};
-use super::{AuthorizedUser, SocialError};
+use super::super::token_set::SignedInUser;
+use super::super::{Flows, cache_unavailable};
+use super::{AuthorizedUser, Social, SocialError};
 use crate::account_messages::AccountNotice;
 use crate::client::ClientContext;
-use crate::config::SocialConfig;
-use crate::pool::error::{PoolCall, PoolError};
+use crate::pool::error::{PoolError, PoolFault};
 use crate::pool::{SignInStep, SocialChallenge};
 use crate::store::SocialIdentity;
 use crate::telemetry::Operation;
@@ -53,16 +50,9 @@ use crate::telemetry::Operation;
 /// without the lock, for instance at the pool itself. One creation needs two.
 const MAX_CLAIM_ATTEMPTS: u32 = 4;
 
-/// Resolves social identities to accounts and signs them in.
-#[derive(Debug)]
-pub(crate) struct AccountResolver {
-    pub(crate) parts: Arc<FlowParts>,
-    pub(super) config: Arc<SocialConfig>,
-}
-
 /// A social identity with the next step of its sign-in.
 #[derive(Debug)]
-pub(crate) enum ResolvedIdentity {
+pub(super) enum ResolvedIdentity {
     /// The account is known, and its sign-in waits for the proof.
     Started(SocialIdentity, SocialChallenge),
     /// There is no key for proofs, and so no account.
@@ -79,30 +69,24 @@ struct AddressClaim<'a> {
     email: &'a EmailAddress,
 }
 
-// === impl AccountResolver ===
+// === impl Flows ===
 
-impl AccountResolver {
-    pub(crate) fn new(parts: Arc<FlowParts>, config: SocialConfig) -> Self {
-        let config = Arc::new(config);
-        Self { parts, config }
-    }
-
+impl Flows {
     /// Resolves the identity of an ID token. Concurrent sign-ins of one identity are serialized.
     /// `code` is what the person has entered of the code that was sent to the address.
     ///
     /// # Errors
     /// `AccessDenied` for a disabled account and a wrong code; `EmailNotVerified` without an address;
     /// `Unavailable` or `Internal` if a dependency fails.
-    pub(crate) async fn resolve(
+    pub(super) async fn resolve_identity(
         &self,
         client: &ClientContext,
         user: &AuthorizedUser,
         code: Option<&str>,
     ) -> Result<ResolvedIdentity, SocialError> {
         let id = &user.id_token;
-        let work = Box::pin(self.run(client, user, code));
-        let locks = &self.locks;
-        let resolved = locks
+        let work = Box::pin(self.resolve_locked_identity(client, user, code));
+        let resolved = self
             .with_social_identity(&id.issuer, &id.subject, work)
             .await?;
         if let (
@@ -123,18 +107,20 @@ impl AccountResolver {
         user_id: &str,
         token: &str,
     ) -> Result<(), Problem> {
-        let provider = self.config.by_issuer(&id.issuer);
+        let Some(Social { config, .. }) = &self.social else {
+            return Ok(());
+        };
+        let provider = config.by_issuer(&id.issuer);
         let provider = provider.map_or("", |provider| &provider.name);
         let context = [provider, &id.issuer, &id.subject, user_id];
-        let sealed = self.config.key_ring.seal(&context, token.as_bytes());
-        let store = &self.store;
-        store
-            .save_provider_token(&id.issuer, &id.subject, &sealed)
-            .await?;
-        Ok(())
+        let sealed = config.key_ring.seal(&context, token.as_bytes());
+        let saved = self
+            .store
+            .save_provider_token(&id.issuer, &id.subject, &sealed);
+        Ok(saved.await?)
     }
 
-    async fn run(
+    async fn resolve_locked_identity(
         &self,
         client: &ClientContext,
         user: &AuthorizedUser,
@@ -142,57 +128,64 @@ impl AccountResolver {
     ) -> Result<ResolvedIdentity, SocialError> {
         let id = &user.id_token;
         let email = id.email.as_deref().and_then(EmailAddress::parse);
-        let known = self.store.social_identity(&id.issuer, &id.subject).await;
-        let known = known.map_err(Problem::from)?;
+        let known = self.store.social_identity(&id.issuer, &id.subject);
+        let known = known.await?;
         if !self.pool.has_social_sign_in() {
-            return Ok(ResolvedIdentity::Identified(match known {
-                Some(identity) => identity,
-                None => self.insert_identity(id, &standalone_identity()).await?,
-            }));
+            if let Some(identity) = known {
+                return Ok(ResolvedIdentity::Identified(identity));
+            }
+            let identity = SocialIdentity {
+                user_id: Uuid::new_v4().to_string(),
+                username: None,
+                profile_saved: false,
+            };
+            let store = &self.store;
+            let inserted = store.insert_social_identity(&id.issuer, &id.subject, &identity);
+            return Ok(ResolvedIdentity::Identified(inserted.await?));
         }
         if let Some(identity) = known {
             if let Some(username) = &identity.username {
                 match self.pool.start_social_sign_in(username).await {
                     Ok(Some(found)) if found.account.subject == identity.user_id => {
                         if let Some(email) = &email {
-                            self.redeem(email, code).await?;
+                            self.redeem_link_code(email, code).await?;
                         }
                         return Ok(self.started(id, identity, found).await);
                     }
                     // Deleted; another person may have the name by now.
                     Ok(_) => {}
-                    Err(error) => return failed_start(&error),
+                    Err(fault) => return failed_start(fault),
                 }
             }
             let (store, user_id) = (&self.store, &identity.user_id);
             let deleted = store.delete_social_identity(&id.issuer, &id.subject, user_id);
-            deleted.await.map_err(Problem::from)?;
+            deleted.await?;
         }
         let email = &email.ok_or(SocialError::EmailNotVerified)?;
         if code.is_none() && !(id.email_verified && self.is_authoritative(id, email)) {
-            return self.request_code(client, user, email).await;
+            return self.request_link_code(client, user, email).await;
         }
         let claim = AddressClaim { client, id, email };
         let work = async {
             // Under the lock: a reset that is waited for ends the code.
-            let redeemed = self.redeem(email, code).await?;
+            let redeemed = self.redeem_link_code(email, code).await?;
             let claimed = self.claim_address(claim).await;
             if let (Some(redeemed), Err(SocialError::Unavailable)) = (redeemed, &claimed) {
-                redeemed.give_back().await;
+                self.give_back(redeemed).await;
             }
             claimed
         };
-        self.locks.with_address(email, Box::pin(work)).await
+        self.with_address(email, Box::pin(work)).await
     }
 
     /// Uses a code up, if there is one.
-    async fn redeem(
+    async fn redeem_link_code(
         &self,
         email: &EmailAddress,
         code: Option<&str>,
     ) -> Result<Option<RedeemedCode>, SocialError> {
         let Some(code) = code else { return Ok(None) };
-        let redeemed = self.codes.redeem(CodePurpose::SocialLink, email, code);
+        let redeemed = self.redeem_code(CodePurpose::SocialLink, email, code);
         match redeemed.await {
             Ok(redeemed) => Ok(Some(redeemed)),
             Err(problem) if problem.code() == Code::InvalidCode => Err(SocialError::AccessDenied),
@@ -206,28 +199,27 @@ impl AccountResolver {
     /// # Errors
     /// `challenge_required` if the pool requires a second factor; `invalid_challenge` if the link was
     /// removed, or the user disabled or deleted; the problem codes of pool errors.
-    pub(crate) async fn finish(
+    pub(super) async fn finish_social_sign_in(
         &self,
         client: &ClientContext,
         id: &IdToken,
         challenge: &SocialChallenge,
     ) -> Result<SignedInUser, Problem> {
-        let started_at = self.guard.limiter().now();
+        let started_at = self.clock.now();
         let (mut stamps, email) = (StampSnapshot::default(), account_email(id, challenge));
         let names = stamped_names(Some(&challenge.username), email.as_ref());
         self.add_stamps(&mut stamps, &names).await?;
         let step = match self.pool.finish_social_sign_in(challenge).await {
-            Ok(step) => step,
-            Err(PoolError::PasswordResetRequired) => return Err(password_reset_required()),
-            Err(error) => return Err(error.problem(PoolCall::Challenge)),
+            Err(fault) if fault.error == PoolError::PasswordResetRequired => {
+                return Err(password_reset_required());
+            }
+            step => step?,
         };
         let link = (id.issuer.clone(), id.subject.clone());
         let completed = self.complete(step, email.as_ref(), Some(&link), stamps);
         let signed_in = completed.await.map_err(|error| error.problem)?;
         if let Some(email) = &email {
-            let (guard, subject) = (&self.guard, &signed_in.subject);
-            guard
-                .trust_network(client, email, subject, started_at)
+            self.trust_network(client, email, &signed_in.subject, started_at)
                 .await;
         }
         Ok(signed_in)
@@ -240,10 +232,11 @@ impl AccountResolver {
         user: &AuthorizedUser,
         code: &str,
     ) -> Result<SignedInUser, AttemptError> {
-        let resolved = self.resolve(client, user, Some(code)).await;
+        let resolved = self.resolve_identity(client, user, Some(code)).await;
         let outcome = match resolved.map_err(Problem::from)? {
             ResolvedIdentity::Started(_, challenge) => {
-                self.finish(client, &user.id_token, &challenge).await
+                self.finish_social_sign_in(client, &user.id_token, &challenge)
+                    .await
             }
             ResolvedIdentity::Pending(problem) => Err(problem),
             ResolvedIdentity::Identified(_) => return Err(Code::InvalidChallenge.into()),
@@ -266,22 +259,24 @@ impl AccountResolver {
                 Ok(Some(found)) if found.account.is_verified => {
                     let identity = self.save_link(claim, &found).await?;
                     if !is_new {
-                        let messages = self.guard.messages();
                         let (notice, subject) =
                             (AccountNotice::SocialLink, Some(&*identity.user_id));
-                        messages.notice(notice, claim.email, subject, claim.client);
+                        self.messages
+                            .notice(notice, claim.email, subject, claim.client);
                     }
                     return Ok(self.started(claim.id, identity, found).await);
                 }
                 Ok(Some(found)) => self.delete_unverified(claim, Some(found)).await?,
-                Err(PoolError::UserNotConfirmed) => self.delete_unverified(claim, None).await?,
                 Ok(None) => {}
-                Err(error) => return failed_start(&error),
+                Err(fault) if fault.error == PoolError::UserNotConfirmed => {
+                    self.delete_unverified(claim, None).await?;
+                }
+                Err(fault) => return failed_start(fault),
             }
             match self.pool.sign_up_social(claim.email).await {
                 Ok(()) => is_new = true,
-                Err(PoolError::UserExists | PoolError::AliasExists) => {}
-                Err(error) => return Err(error.problem(PoolCall::SignUp).into()),
+                Err(fault) if fault.code() == Code::EmailNotAvailable => {}
+                Err(fault) => return Err(fault.into()),
             }
         }
         Err(SocialError::Unavailable)
@@ -303,17 +298,17 @@ impl AccountResolver {
     }
 
     /// Sends a code to the address. Nothing depends on whether it has an account.
-    async fn request_code(
+    async fn request_link_code(
         &self,
         client: &ClientContext,
         user: &AuthorizedUser,
         email: &EmailAddress,
     ) -> Result<ResolvedIdentity, SocialError> {
-        let (codes, purpose) = (&self.codes, CodePurpose::SocialLink);
         let mut stamps = StampSnapshot::default();
         self.add_stamps(&mut stamps, &[email.as_str()]).await?;
-        self.send_code(codes, purpose, email, client).await?;
-        let required = self.issuer.address_unproven(user, email, stamps);
+        self.send_code(CodePurpose::SocialLink, email, client)
+            .await?;
+        let required = self.address_unproven(user, email, stamps);
         Ok(ResolvedIdentity::Pending(required))
     }
 
@@ -321,7 +316,8 @@ impl AccountResolver {
     /// the domain.
     fn is_authoritative(&self, id: &IdToken, email: &EmailAddress) -> bool {
         let host = email.host();
-        let Some(provider) = self.config.by_issuer(&id.issuer) else {
+        let social = self.social.as_ref();
+        let Some(provider) = social.and_then(|it| it.config.by_issuer(&id.issuer)) else {
             return false;
         };
         let is_listed = provider
@@ -344,28 +340,27 @@ impl AccountResolver {
     ) -> Result<(), SocialError> {
         let address = claim.email.as_str();
         // Before the deletion.
-        let forgotten = self.guard.limiter().forget_trusted_networks(address).await;
+        let forgotten = self.limiter.forget_trusted_networks(address).await;
         forgotten.map_err(cache_unavailable)?;
-        let deleted = match (&self.pool.admin, found) {
-            (Some(admin), _) => match admin.find_owner(claim.email).await {
-                Ok(Some(user)) if !user.is_verified => {
-                    let deleted = admin.delete_user(&user.username).await;
-                    deleted.map(|()| user.subject)
-                }
-                Ok(_) => return Ok(()),
-                Err(error) => Err(error),
-            },
-            (None, Some(found)) => match self.pool.finish_social_sign_in(&found).await {
-                Ok(SignInStep::Tokens(tokens)) => {
-                    let deleted = self.pool.delete_own_user(&tokens.access_token).await;
-                    deleted.map(|()| found.account.subject)
-                }
-                Ok(SignInStep::Challenge(_)) => return Err(SocialError::AccessDenied),
-                Err(error) => Err(error),
-            },
+        let subject = match (&self.pool.admin, found) {
+            (Some(admin), _) => {
+                let owner = admin.find_owner(claim.email).await?;
+                let Some(user) = owner.filter(|it| !it.is_verified) else {
+                    return Ok(());
+                };
+                admin.delete_user(&user.username).await?;
+                user.subject
+            }
+            (None, Some(found)) => {
+                let finished = self.pool.finish_social_sign_in(&found).await;
+                let SignInStep::Tokens(tokens) = finished.map_err(PoolFault::of_operator)? else {
+                    return Err(SocialError::AccessDenied);
+                };
+                self.pool.delete_own_user(&tokens.access_token).await?;
+                found.account.subject
+            }
             (None, None) => return Err(SocialError::AccessDenied),
         };
-        let subject = deleted.map_err(|error| error.problem(PoolCall::Admin))?;
         let outcome = "unverified_account_deleted";
         self.audit
             .log(claim.client, Operation::SocialLink, &subject, outcome);
@@ -382,22 +377,12 @@ impl AccountResolver {
             username: Some(found.username.clone()),
             profile_saved: false,
         };
-        let identity = self.insert_identity(claim.id, &linked).await?;
+        let (store, id) = (&self.store, claim.id);
+        let inserted = store.insert_social_identity(&id.issuer, &id.subject, &linked);
+        let identity = inserted.await?;
         self.audit
             .log(claim.client, Operation::SocialLink, &identity.user_id, "ok");
         Ok(identity)
-    }
-
-    async fn insert_identity(
-        &self,
-        id: &IdToken,
-        identity: &SocialIdentity,
-    ) -> Result<SocialIdentity, SocialError> {
-        let stored = self
-            .store
-            .insert_social_identity(&id.issuer, &id.subject, identity)
-            .await;
-        Ok(stored.map_err(Problem::from)?)
     }
 
     /// Adds the names in the user that the provider sends beside the code, which it does once: it is
@@ -405,22 +390,21 @@ impl AccountResolver {
     pub(super) async fn add_names(
         &self,
         id: &mut IdToken,
-        user: Option<&str>,
-    ) -> Result<(), Problem> {
+        user: Option<String>,
+    ) -> Result<(), SocialError> {
         if id.name.is_some() {
             return Ok(());
         }
         let (store, issuer, subject) = (&self.store, &id.issuer, &id.subject);
-        let kept = match user {
+        let user = match user {
             Some(user) => {
                 let now = self.clock.now();
-                store.keep_social_user(issuer, subject, user, now).await?;
-                None
+                store.keep_social_user(issuer, subject, &user, now).await?;
+                Some(user)
             }
             None => store.social_user(issuer, subject).await?,
         };
-        let user = user.or(kept.as_deref()).unwrap_or_default();
-        let user: Value = serde_json::from_str(user).unwrap_or_default();
+        let user: Value = serde_json::from_str(&user.unwrap_or_default()).unwrap_or_default();
         let name = |part: &str| user["name"][part].as_str();
         id.add_names(name("firstName"), name("lastName"));
         Ok(())
@@ -463,26 +447,14 @@ fn account_email(id: &IdToken, challenge: &SocialChallenge) -> Option<EmailAddre
 }
 
 /// Returns the next step, or the error, of a sign-in that the pool did not start.
-fn failed_start(error: &PoolError) -> Result<ResolvedIdentity, SocialError> {
-    if *error == PoolError::PasswordResetRequired {
+fn failed_start(fault: PoolFault) -> Result<ResolvedIdentity, SocialError> {
+    if fault.error == PoolError::PasswordResetRequired {
         return Ok(ResolvedIdentity::Pending(password_reset_required()));
     }
-    let is_denied = matches!(
-        error,
-        PoolError::NotAuthorized | PoolError::UserNotConfirmed
-    );
-    Err(if is_denied {
+    let denied = [PoolError::NotAuthorized, PoolError::UserNotConfirmed];
+    Err(if denied.contains(&fault.error) {
         SocialError::AccessDenied
     } else {
-        error.problem(PoolCall::SignIn).into()
+        fault.into()
     })
-}
-
-/// Returns a new identity without a pool user.
-fn standalone_identity() -> SocialIdentity {
-    SocialIdentity {
-        user_id: Uuid::new_v4().to_string(),
-        username: None,
-        profile_saved: false,
-    }
 }

@@ -11,7 +11,7 @@ use std::net::IpAddr;
 use postern_core::Problem;
 use serde::{Deserialize, Serialize};
 
-use super::super::{FlowParts, cache_unavailable};
+use super::super::{Flows, cache_unavailable};
 use super::{STATE_TTL, SocialError};
 use crate::crypto::{random, sha256_hex};
 
@@ -34,9 +34,9 @@ pub(super) struct AuthorizationState {
     epoch: String,
 }
 
-// === impl FlowParts ===
+// === impl Flows ===
 
-impl FlowParts {
+impl Flows {
     /// Creates a state. Returns it sealed and in clear.
     pub(super) async fn create_state(
         &self,
@@ -59,8 +59,7 @@ impl FlowParts {
             expires_at: self.clock.now().plus(STATE_TTL).0,
             epoch,
         };
-        let plain = serde_json::to_vec(&state).expect("the struct serializes to JSON");
-        Ok((self.key_ring.seal(&STATE_CONTEXT, &plain), state))
+        Ok((self.key_ring.seal_json(&STATE_CONTEXT, &state), state))
     }
 
     /// Opens a state and marks it as used.
@@ -73,10 +72,8 @@ impl FlowParts {
         sealed: Option<&str>,
     ) -> Result<AuthorizationState, SocialError> {
         let sealed = sealed.ok_or(SocialError::InvalidRequest)?;
-        let state = self
-            .key_ring
-            .open(&STATE_CONTEXT, sealed)
-            .and_then(|plain| serde_json::from_slice::<AuthorizationState>(&plain).ok())
+        let state: Option<AuthorizationState> = self.key_ring.open_json(&STATE_CONTEXT, sealed);
+        let state = state
             .filter(|state| self.clock.now().0 < state.expires_at)
             .ok_or(SocialError::InvalidState)?;
         // The key is derived from the nonce, because the encoding of the state is not unique.

@@ -12,16 +12,16 @@ use oauth2::{
     EndpointSet, HttpRequest, HttpResponse, PkceCodeChallenge, PkceCodeVerifier, RedirectUrl,
     Scope, TokenUrl,
 };
-use parking_lot::Mutex;
+use postern_core::clock::Period;
 use postern_core::dependency::{Dependency, root_cause};
 use postern_core::network::is_https_or_loopback;
 use postern_core::token::oidc::{IdToken, OidcVerifier};
 use postern_core::{Clock, Code, trace};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
+use tokio::sync::Mutex;
 use url::Url;
 
-use super::provider_cache::ProviderCache;
 use super::{AuthorizationState, SocialError};
 use crate::config::{ClientAuthentication, SocialProviderConfig};
 use crate::telemetry::log_limited;
@@ -43,6 +43,13 @@ const TOKEN_ERRORS: [&str; 6] = [
     "invalid_scope",
 ];
 
+/// Validity of a discovery document: providers allow caching for an hour or a day.
+const DISCOVERY_TTL: Duration = Duration::from_secs(3600);
+/// The time until a failed discovery is repeated if endpoints are known.
+const REDISCOVERY_DELAY: Duration = Duration::from_secs(60);
+/// The time until a failed discovery is repeated if no endpoints are known.
+const DISCOVERY_RETRY_DELAY: Duration = Duration::from_secs(1);
+
 type OAuthClient =
     BasicClient<EndpointSet, EndpointNotSet, EndpointNotSet, EndpointNotSet, EndpointSet>;
 
@@ -57,7 +64,15 @@ pub(super) struct ProviderClient {
     /// By how much `iat` and `nbf` of ID tokens may be ahead of the clock.
     pub(super) leeway: Duration,
     pub(super) availability: Dependency,
-    pub(super) cache: ProviderCache,
+    /// The last discovery. The lock is held during one, so that concurrent callers share it.
+    pub(super) cache: Mutex<Option<Discovery>>,
+}
+
+/// The result of a discovery.
+#[derive(Debug)]
+pub(super) struct Discovery {
+    result: Result<Arc<Provider>, SocialError>,
+    period: Period,
 }
 
 /// The endpoints of a provider and the verifier of its ID tokens.
@@ -97,19 +112,38 @@ enum ProviderCallError {
 // === impl ProviderClient ===
 
 impl ProviderClient {
-    /// Returns the provider. Its endpoints are discovered unless they are configured or cached.
+    /// Returns the provider. Its endpoints are discovered unless they are configured or cached. A
+    /// provider that is unavailable does not prevent a start. Changed endpoints are adopted when the
+    /// entry expires; if the discovery fails then, the known ones remain in use.
     pub(super) async fn provider(&self) -> Result<Arc<Provider>, SocialError> {
-        let discover = |clock| async move {
-            let endpoints = self.discover().await?;
-            let (issuer, client) = (&*self.config.issuer, self.config.client_id.clone());
-            let jwks = endpoints.jwks.clone();
-            let id_tokens = OidcVerifier::new(issuer, client, jwks, clock, self.leeway);
-            Ok(Provider {
-                endpoints,
-                id_tokens,
-            })
+        let mut entry = self.cache.lock().await;
+        if let Some(Discovery { result, period }) = &*entry
+            && period.contains(self.clock.now())
+        {
+            return result.clone();
+        }
+        let known = entry.as_ref().and_then(|entry| entry.result.clone().ok());
+        let (result, ttl) = match (self.discover().await, known) {
+            // The known provider has fetched the keys already.
+            (Ok(found), Some(known)) if found == known.endpoints => (Ok(known), DISCOVERY_TTL),
+            (Ok(found), _) => (Ok(Arc::new(self.open(found))), DISCOVERY_TTL),
+            (Err(_), Some(known)) => (Ok(known), REDISCOVERY_DELAY),
+            (Err(error), None) => (Err(error), DISCOVERY_RETRY_DELAY),
         };
-        self.cache.get_or_discover(&self.clock, discover).await
+        *entry = Some(Discovery {
+            result: result.clone(),
+            period: Period::new(self.clock.now(), ttl),
+        });
+        result
+    }
+
+    fn open(&self, endpoints: ProviderEndpoints) -> Provider {
+        let (issuer, client) = (&*self.config.issuer, self.config.client_id.clone());
+        let (jwks, clock) = (endpoints.jwks.clone(), self.clock.clone());
+        Provider {
+            id_tokens: OidcVerifier::new(issuer, client, jwks, clock, self.leeway),
+            endpoints,
+        }
     }
 
     /// Returns the authorization URL with the sealed state, PKCE challenge (S256) and nonce.
@@ -214,7 +248,7 @@ impl ProviderClient {
         }
         // The crate builds the request. It is strict about parts of the answer that are not used, so
         // that the answer is read here.
-        let built = Mutex::new(None);
+        let built = parking_lot::Mutex::new(None);
         let keep = |request: HttpRequest| {
             *built.lock() = Some(request);
             Ok::<_, Infallible>(HttpResponse::default())
@@ -338,9 +372,5 @@ impl Provider {
     /// section 2.4). The issuer may be absent unless the provider's metadata says that it sends it.
     pub(super) fn is_issuer_valid(&self, issuer: Option<&str>, expected: &str) -> bool {
         issuer.map_or(!self.endpoints.sends_issuer, |issuer| issuer == expected)
-    }
-
-    pub(super) fn has_same_endpoints(&self, other: &Self) -> bool {
-        self.endpoints == other.endpoints
     }
 }

@@ -25,10 +25,8 @@ pub(super) async fn list(
     State(state): State<AdminState>,
     RawQuery(query): RawQuery,
 ) -> Result<Response, Problem> {
-    let search = read_search(
-        query.as_deref().unwrap_or_default(),
-        state.flows.accounts.clock.now(),
-    )?;
+    let query = query.unwrap_or_default();
+    let search = read_search(&query, state.flows.clock.now())?;
     let page = state.reader.search(&search).await?;
     Ok(json(StatusCode::OK, &page))
 }

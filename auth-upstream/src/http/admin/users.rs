@@ -28,7 +28,7 @@ pub(super) async fn list(
     let email = query.read("email", "must be the beginning of an address", text);
     let cursor = query.read("cursor", "must be a nextCursor", text);
     query.finish()?;
-    let page = state.flows.accounts.list(email.as_deref(), cursor).await?;
+    let page = state.flows.list_accounts(email.as_deref(), cursor).await?;
     Ok(json(StatusCode::OK, &page))
 }
 
@@ -37,7 +37,7 @@ pub(super) async fn describe(
     State(state): State<AdminState>,
     Path(subject): Path<String>,
 ) -> Result<Response, Problem> {
-    let account = state.flows.accounts.describe(&subject).await?;
+    let account = state.flows.describe_account(&subject).await?;
     Ok(json(StatusCode::OK, &account))
 }
 
@@ -53,8 +53,8 @@ pub(super) async fn change(
         .read(|body| read_change(&change, body))?
         .ok_or(Code::NotFound)?;
     let client = ClientContext::new(request_id.0.clone(), None);
-    let accounts = &state.flows.accounts;
-    let _audited = accounts.change(&client, &subject, &change).await?;
+    let changed_account = state.flows.change_account(&client, &subject, &change);
+    let _audited = changed_account.await?;
     let action = AdminAction {
         action,
         target: &subject,

@@ -71,7 +71,7 @@ impl AttemptLimiter {
     /// Returns the time until the password is accepted again, if it is known to have reached the
     /// limit.
     pub(crate) async fn quota_wait(&self, credential: &CredentialDigest) -> Option<Duration> {
-        let local = self.counters.local();
+        let local = &self.counters.local;
         let reached = local.get(&credential.exhausted_key).await.ok()?;
         reached.map(|_| credential.window_end.since(self.clock.now()))
     }
@@ -83,7 +83,7 @@ impl AttemptLimiter {
         if count < self.limits.sign_ins {
             return None;
         }
-        let (local, key) = (self.counters.local(), &credential.exhausted_key);
+        let (local, key) = (&self.counters.local, &credential.exhausted_key);
         let _ = local.set(key, b"1", SIGN_IN_QUOTA_WINDOW).await;
         let wait = credential.window_end.since(self.clock.now());
         (count > self.limits.sign_ins).then_some(wait)

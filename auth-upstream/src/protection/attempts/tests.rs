@@ -81,7 +81,7 @@ async fn throttled_attempt_counts_in_no_scope() {
 async fn process_counts_alone_without_the_shared_cache() {
     let clock = Clock::manual(Timestamp(1_000_000));
     // Nothing listens on port 1.
-    let unavailable = Cache::open("redis://127.0.0.1:1").await.expect("a URL");
+    let unavailable = Cache::open("redis://127.0.0.1:1", &clock).expect("a URL");
     let limiter = AttemptLimiter::new(
         unavailable,
         clock,

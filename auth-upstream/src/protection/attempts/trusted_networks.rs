@@ -27,8 +27,6 @@ const RENEWAL_INTERVAL: Duration = Duration::from_secs(86_400);
 /// Maximum difference of the clocks of two replicas, and time after a removal in which only the
 /// network of the password reset itself is trusted.
 const CLOCK_TOLERANCE: Duration = Duration::from_secs(60);
-/// Maximum time for which a list is locked, and waited for, while a network is added.
-const LOCK_TIME: Duration = Duration::from_secs(2);
 /// The maximum number of networks of one account. The least recently renewed one is removed first.
 const MAX_NETWORKS_PER_ACCOUNT: usize = 32;
 
@@ -57,7 +55,8 @@ struct Removal {
 impl AttemptLimiter {
     /// Trusts the client's network for an account. To be called after a completed sign-in or a
     /// registration that started at `started_at`. `subject` is the account's subject, if known.
-    /// Best effort: if the cache fails, the network is not trusted next time. Returns whether other
+    /// Best effort: if the cache fails, or another sign-in stores the list at once, the network is not
+    /// trusted next time. Returns whether other
     /// networks of the account are trusted and this one was not.
     pub(crate) async fn trust_network(
         &self,
@@ -70,23 +69,14 @@ impl AttemptLimiter {
             return false;
         };
         let (key, network) = (trusted_key(account), network(address));
-        let renew = |trusted: &mut TrustedNetworks| trusted.renew(&network, subject, started_at);
         // Most sign-ins are from a network that was renewed today.
         let mut trusted = self.trusted_networks(&key).await;
         let is_known = trusted.networks.iter().any(|(known, _)| *known == network);
-        if !renew(&mut trusted) {
+        if !trusted.renew(&network, subject, started_at) {
             return false;
         }
-        let shared = self.counters.shared();
-        let add = async {
-            let mut trusted = self.trusted_networks(&key).await;
-            if renew(&mut trusted) {
-                let _ = shared.set(&key, &to_bytes(&trusted), TRUST_DURATION).await;
-            }
-        };
-        let lock = format!("{key}:lock");
-        let adding = shared.with_lock(&lock, LOCK_TIME, LOCK_TIME, add);
-        let _ = Box::pin(adding).await;
+        let shared = &self.counters.shared;
+        let _ = shared.set(&key, &to_bytes(&trusted), TRUST_DURATION).await;
         // A list that belonged to another subject has started anew.
         !is_known && trusted.networks.len() > 1
     }
@@ -115,7 +105,7 @@ impl AttemptLimiter {
     /// Stores a removal, which outlives the networks that it voids.
     async fn store_removal(&self, account: &str, removal: &Removal) -> Result<(), CacheError> {
         let key = removal_key(&trusted_key(account));
-        let shared = self.counters.shared();
+        let shared = &self.counters.shared;
         shared.set(&key, &to_bytes(removal), TRUST_DURATION).await
     }
 
@@ -128,7 +118,7 @@ impl AttemptLimiter {
 
     /// Returns the valid part of the list, which is empty if the list is unknown.
     async fn trusted_networks(&self, key: &str) -> TrustedNetworks {
-        let shared = self.counters.shared();
+        let shared = &self.counters.shared;
         let removal_key = removal_key(key);
         let (Ok(list), Ok(removal)) = join(shared.get(key), shared.get(&removal_key)).await else {
             return TrustedNetworks::default();
@@ -259,26 +249,24 @@ mod tests {
 
     #[test]
     fn removal_voids_earlier_sign_ins_and_adds_its_own_network() {
-        let (mut list, now) = (TrustedNetworks::default(), Timestamp(1_000_000));
-        let removal = |subject: &str| Removal {
-            network: Some("203.0.113.0/24".to_owned()),
-            subject: Some(subject_digest(subject)),
-            ..Removal::new(now)
-        };
+        let now = Timestamp(1_000_000);
         let later = now.plus(CLOCK_TOLERANCE);
-        assert!(list.renew("192.0.2.0/24", Some("s-1"), now));
-        assert!(list.renew("198.51.100.0/24", Some("s-1"), later));
-        list.apply(removal("s-1"));
-        assert!(!list.contains("192.0.2.0/24", later));
-        assert!(list.contains("198.51.100.0/24", later));
-        assert!(list.contains("203.0.113.0/24", later));
-        let mut other = TrustedNetworks::default();
-        assert!(other.renew("198.51.100.0/24", Some("s-2"), later));
-        other.apply(removal("s-1"));
-        assert!(
-            !other.contains("203.0.113.0/24", later),
-            "of another subject"
-        );
+        for (subject, started_at, expected) in [
+            ("s-1", now, [false, true]),
+            ("s-1", later, [true, true]),
+            ("s-2", later, [true, false]),
+        ] {
+            let mut list = TrustedNetworks::default();
+            assert!(list.renew("192.0.2.0/24", Some(subject), started_at));
+            list.apply(Removal {
+                network: Some("203.0.113.0/24".to_owned()),
+                subject: Some(subject_digest("s-1")),
+                ..Removal::new(now)
+            });
+            let networks = ["192.0.2.0/24", "203.0.113.0/24"];
+            let trusted = networks.map(|network| list.contains(network, later));
+            assert_eq!(trusted, expected, "{subject} {started_at:?}");
+        }
     }
 
     #[test]

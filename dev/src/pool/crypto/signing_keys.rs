@@ -8,7 +8,7 @@ use base64::engine::general_purpose::STANDARD;
 use parking_lot::RwLock;
 use serde_json::{Value, json};
 
-use crate::pool::error::ApiError;
+use crate::pool::error::{ApiError, ApiResult};
 use crate::pool::model::UserPool;
 use crate::signing_key::{KeyError, SigningKey};
 
@@ -20,7 +20,7 @@ pub(crate) struct SigningKeys(RwLock<BTreeMap<String, Arc<SigningKey>>>);
 
 impl SigningKeys {
     /// Adds the key of a pool.
-    pub(crate) fn add_pool(&self, pool: &UserPool) -> Result<(), ApiError> {
+    pub(crate) fn add_pool(&self, pool: &UserPool) -> ApiResult {
         let der = STANDARD
             .decode(&pool.signing_key)
             .map_err(|error| ApiError::internal(&error))?;
@@ -31,7 +31,7 @@ impl SigningKeys {
     }
 
     /// Returns the key of a pool.
-    pub(crate) fn key(&self, pool_id: &str) -> Result<Arc<SigningKey>, ApiError> {
+    pub(crate) fn key(&self, pool_id: &str) -> ApiResult<Arc<SigningKey>> {
         let key = self.0.read().get(pool_id).map(Arc::clone);
         key.ok_or_else(|| ApiError::internal("the pool has no signing key"))
     }
@@ -56,7 +56,7 @@ impl SigningKeys {
 }
 
 /// Generates a signing key: PKCS #8 in base64.
-pub(crate) async fn new_signing_key() -> Result<String, ApiError> {
+pub(crate) async fn new_signing_key() -> ApiResult<String> {
     let generated = tokio::task::spawn_blocking(generate).await;
     let key = generated.map_err(|error| ApiError::internal(&error))?;
     Ok(STANDARD.encode(key.map_err(|error| ApiError::internal(&error))?))

@@ -2,10 +2,9 @@
 
 use postern_core::identity::secret_hash;
 use serde::{Deserialize, Serialize};
-use subtle::ConstantTimeEq;
 
 use super::STANDARD_ATTRIBUTES;
-use crate::pool::error::ApiError;
+use crate::pool::error::{ApiError, ApiResult};
 
 /// An app client: an application that requests tokens from a pool.
 #[derive(Clone, Serialize, Deserialize)]
@@ -89,7 +88,7 @@ impl AppClient {
     }
 
     /// Fails if the flow is not enabled for the client.
-    pub(crate) fn require_flow(&self, flow: &str) -> Result<(), ApiError> {
+    pub(crate) fn require_flow(&self, flow: &str) -> ApiResult {
         let wanted = format!("ALLOW_{flow}");
         if self.settings.flows.contains(&wanted) {
             return Ok(());
@@ -102,77 +101,23 @@ impl AppClient {
     /// Checks `SECRET_HASH` = base64(HMAC-SHA256(secret, username + client id)). The caller passes
     /// the username that the operation's rule requires. As in Cognito, a hash sent to a client
     /// without a secret is an error.
-    pub(crate) fn check_secret_hash(
-        &self,
-        sent: Option<&str>,
-        username: &str,
-    ) -> Result<(), ApiError> {
-        match (&self.secret, sent) {
-            (None, None) => Ok(()),
-            (None, Some(_)) => Err(ApiError::not_authorized(format!(
-                "Client {} is not configured for secret but secret was received",
-                self.id
-            ))),
-            (Some(_), None) => Err(ApiError::not_authorized(format!(
-                "Client {} is configured with secret but SECRET_HASH was not received",
-                self.id
-            ))),
-            (Some(secret), Some(sent)) => {
-                let expected = secret_hash(username, &self.id, secret);
-                if bool::from(expected.as_bytes().ct_eq(sent.as_bytes())) {
-                    return Ok(());
-                }
-                Err(ApiError::not_authorized(format!(
-                    "Unable to verify secret hash for client {}",
-                    self.id
-                )))
-            }
-        }
+    pub(crate) fn check_secret_hash(&self, sent: Option<&str>, username: &str) -> ApiResult {
+        let secret = self.secret.as_ref();
+        let expected = secret.map(|secret| secret_hash(username, &self.id, secret));
+        self.check("secret hash", expected.as_deref() == sent)
     }
 
     /// Checks a secret that was sent in clear (GetTokensFromRefreshToken, RevokeToken).
-    pub(crate) fn check_secret(&self, sent: Option<&str>) -> Result<(), ApiError> {
-        let matches = match (&self.secret, sent) {
-            (None, None) => true,
-            (Some(secret), Some(sent)) => secret.as_bytes().ct_eq(sent.as_bytes()).into(),
-            (None, Some(_)) | (Some(_), None) => false,
-        };
-        if matches {
+    pub(crate) fn check_secret(&self, sent: Option<&str>) -> ApiResult {
+        self.check("client secret", self.secret.as_deref() == sent)
+    }
+
+    fn check(&self, what: &str, is_right: bool) -> ApiResult {
+        if is_right {
             return Ok(());
         }
-        Err(ApiError::not_authorized(format!(
-            "Unable to verify client secret for client {}",
-            self.id
-        )))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn client(secret: Option<&str>, settings: ClientSettings) -> AppClient {
-        AppClient {
-            id: "c".into(),
-            pool_id: "p".into(),
-            name: "n".into(),
-            secret: secret.map(str::to_owned),
-            settings,
-        }
-    }
-
-    #[test]
-    fn custom_and_verification_attributes_need_permission() {
-        let open = client(None, ClientSettings::default());
-        assert!(open.may_write("email") && open.may_read("email_verified"));
-        assert!(!open.may_write("custom:service_id") && !open.may_read("custom:service_id"));
-        let listed = ClientSettings {
-            read_attributes: Some(vec!["custom:service_id".into()]),
-            write_attributes: Some(vec!["email_verified".into()]),
-            ..ClientSettings::default()
-        };
-        let listed = client(None, listed);
-        assert!(listed.may_read("custom:service_id") && !listed.may_read("email"));
-        assert!(!listed.may_write("email_verified"));
+        let id = &self.id;
+        let message = format!("Unable to verify {what} for client {id}");
+        Err(ApiError::not_authorized(message))
     }
 }

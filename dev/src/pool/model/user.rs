@@ -20,11 +20,8 @@ pub(crate) struct User {
     pub(crate) is_enabled: bool,
     pub(crate) attributes: BTreeMap<String, String>,
     pub(crate) groups: BTreeSet<String>,
-    /// Argon2id PHC string; `None` for a user who never had a password.
+    /// Salt and hash; `None` for a user who never had a password.
     pub(crate) password: Option<String>,
-    /// Expiry of a password set by an administrator, in Unix milliseconds; `None` once the user has
-    /// chosen one.
-    pub(crate) temporary_until: Option<i64>,
     /// Number of times that all sign-ins of the user were revoked.
     pub(crate) sign_outs: u64,
     pub(crate) created_at: i64,
@@ -95,7 +92,6 @@ impl User {
     pub(crate) fn set_password(&mut self, hash: String) {
         self.password = Some(hash);
         self.status = UserStatus::Confirmed;
-        self.temporary_until = None;
     }
 
     /// Returns `sub` and the attributes that `readable` accepts, as `[{"Name", "Value"}]`.

@@ -1,11 +1,10 @@
 //! Operations of a signed-in user on its own account, authorized by an access token.
 
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::json;
 
-use super::empty_response;
+use super::{Answer, empty_response};
 use crate::pool::context::PoolContext;
-use crate::pool::error::ApiError;
 use crate::pool::tokens;
 
 #[derive(Deserialize)]
@@ -14,10 +13,7 @@ pub(super) struct AccessTokenRequest {
     access_token: String,
 }
 
-pub(super) async fn get(
-    context: &PoolContext,
-    request: AccessTokenRequest,
-) -> Result<Value, ApiError> {
+pub(super) async fn get(context: &PoolContext, request: AccessTokenRequest) -> Answer {
     let (token, user) = tokens::verify(context, &request.access_token)?;
     let (client, _) = context.client(&token.client_id)?;
     Ok(json!({
@@ -26,10 +22,7 @@ pub(super) async fn get(
     }))
 }
 
-pub(super) async fn delete(
-    context: &PoolContext,
-    request: AccessTokenRequest,
-) -> Result<Value, ApiError> {
+pub(super) async fn delete(context: &PoolContext, request: AccessTokenRequest) -> Answer {
     let (_, user) = tokens::verify(context, &request.access_token)?;
     context.store.users.take(&user.id()).await?;
     Ok(empty_response())

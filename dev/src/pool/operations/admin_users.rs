@@ -1,13 +1,12 @@
 //! Operations of an administrator on users.
 
-use std::time::Duration;
-
 use postern_core::Secret;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
-use super::{attributes, empty_response, sign_up};
+use super::{Answer, attributes, empty_response, sign_up};
 use crate::pool::context::PoolContext;
+use crate::pool::crypto::hash_password;
 use crate::pool::error::ApiError;
 use crate::pool::model::{User, UserAttribute, UserStatus, check_password};
 
@@ -28,9 +27,6 @@ pub(super) struct ListRequest {
     /// The username of the last user of the page before.
     pagination_token: Option<String>,
 }
-
-/// Time after which a password set by an administrator expires: Cognito's default.
-const TEMPORARY_PASSWORD_LIFETIME: Duration = Duration::from_secs(7 * 86_400);
 
 /// Maximum number, and the default, of users on a page of ListUsers.
 const MAX_PAGE_SIZE: usize = 60;
@@ -64,10 +60,7 @@ pub(super) struct SetPasswordRequest {
 }
 
 /// AdminCreateUser. Sends no invitation.
-pub(super) async fn create(
-    context: &PoolContext,
-    request: CreateUserRequest,
-) -> Result<Value, ApiError> {
+pub(super) async fn create(context: &PoolContext, request: CreateUserRequest) -> Answer {
     let pool = context.pool(&request.user_pool_id)?;
     attributes::check(&pool, &request.user_attributes)?;
     if let Some(password) = &request.temporary_password {
@@ -81,26 +74,26 @@ pub(super) async fn create(
     user.status = UserStatus::ForceChangePassword;
     // Without a password, the user has none until one is set.
     if let Some(password) = request.temporary_password {
-        let hash = context.hasher.hash(&Secret::new(password)).await?;
-        set_temporary_password(context, &mut user, hash);
+        let hash = hash_password(&Secret::new(password)).await?;
+        set_temporary_password(&mut user, hash);
     }
     sign_up::add_user(context, &request.username, &user).await?;
     Ok(json!({"User": user.to_user_type("Attributes")}))
 }
 
-fn set_temporary_password(context: &PoolContext, user: &mut User, hash: String) {
+/// Sets a password that the user has to replace. Unlike in Cognito, it does not expire.
+fn set_temporary_password(user: &mut User, hash: String) {
     user.password = Some(hash);
     user.status = UserStatus::ForceChangePassword;
-    user.temporary_until = Some(context.clock.now().plus(TEMPORARY_PASSWORD_LIFETIME).0);
 }
 
-pub(super) async fn get(context: &PoolContext, request: UserRequest) -> Result<Value, ApiError> {
+pub(super) async fn get(context: &PoolContext, request: UserRequest) -> Answer {
     let user = context.find_user(&request.user_pool_id, &request.username)?;
     Ok(user.to_user_type("UserAttributes"))
 }
 
 /// ListUsers, in the order of usernames.
-pub(super) async fn list(context: &PoolContext, request: ListRequest) -> Result<Value, ApiError> {
+pub(super) async fn list(context: &PoolContext, request: ListRequest) -> Answer {
     let pool = context.pool(&request.user_pool_id)?;
     let limit = request
         .limit
@@ -140,7 +133,7 @@ fn parse_filter(text: &str) -> Option<impl Fn(&User) -> bool> {
     })
 }
 
-pub(super) async fn delete(context: &PoolContext, request: UserRequest) -> Result<Value, ApiError> {
+pub(super) async fn delete(context: &PoolContext, request: UserRequest) -> Answer {
     let user = context.find_user(&request.user_pool_id, &request.username)?;
     context.store.users.take(&user.id()).await?;
     Ok(empty_response())
@@ -151,7 +144,7 @@ pub(super) async fn change(
     context: &PoolContext,
     request: &UserRequest,
     change: impl FnOnce(&mut User),
-) -> Result<Value, ApiError> {
+) -> Answer {
     let user = context.find_user(&request.user_pool_id, &request.username)?;
     let change = |user: &mut User| {
         change(user);
@@ -161,10 +154,7 @@ pub(super) async fn change(
     Ok(empty_response())
 }
 
-pub(super) async fn confirm_sign_up(
-    context: &PoolContext,
-    request: UserRequest,
-) -> Result<Value, ApiError> {
+pub(super) async fn confirm_sign_up(context: &PoolContext, request: UserRequest) -> Answer {
     let user = context.find_user(&request.user_pool_id, &request.username)?;
     let confirm = |user: &mut User| {
         sign_up::ensure_unconfirmed(user)?;
@@ -176,10 +166,7 @@ pub(super) async fn confirm_sign_up(
 }
 
 /// AdminSetUserPassword. Unlike Cognito, revokes all sign-ins of the user.
-pub(super) async fn set_password(
-    context: &PoolContext,
-    request: SetPasswordRequest,
-) -> Result<Value, ApiError> {
+pub(super) async fn set_password(context: &PoolContext, request: SetPasswordRequest) -> Answer {
     let SetPasswordRequest {
         user_pool_id,
         username,
@@ -187,12 +174,12 @@ pub(super) async fn set_password(
         permanent,
     } = request;
     check_password(&password)?;
-    let hash = context.hasher.hash(&Secret::new(password)).await?;
+    let hash = hash_password(&Secret::new(password)).await?;
     let set = |user: &mut User| {
         if permanent {
             user.set_password(hash);
         } else {
-            set_temporary_password(context, user, hash);
+            set_temporary_password(user, hash);
         }
         user.sign_outs += 1;
     };
@@ -206,22 +193,19 @@ pub(super) async fn set_password(
 pub(super) async fn update_attributes(
     context: &PoolContext,
     request: UpdateAttributesRequest,
-) -> Result<Value, ApiError> {
+) -> Answer {
     let pool = context.pool(&request.user.user_pool_id)?;
     attributes::check(&pool, &request.user_attributes)?;
     let apply = |user: &mut User| attributes::apply(&pool, user, &request.user_attributes);
     change(context, &request.user, apply).await
 }
 
-pub(super) async fn enable(context: &PoolContext, request: UserRequest) -> Result<Value, ApiError> {
+pub(super) async fn enable(context: &PoolContext, request: UserRequest) -> Answer {
     change(context, &request, |user| user.is_enabled = true).await
 }
 
 /// AdminDisableUser. Revokes all sign-ins of the user.
-pub(super) async fn disable(
-    context: &PoolContext,
-    request: UserRequest,
-) -> Result<Value, ApiError> {
+pub(super) async fn disable(context: &PoolContext, request: UserRequest) -> Answer {
     let disable = |user: &mut User| {
         user.is_enabled = false;
         user.sign_outs += 1;
@@ -229,9 +213,6 @@ pub(super) async fn disable(
     change(context, &request, disable).await
 }
 
-pub(super) async fn sign_out(
-    context: &PoolContext,
-    request: UserRequest,
-) -> Result<Value, ApiError> {
+pub(super) async fn sign_out(context: &PoolContext, request: UserRequest) -> Answer {
     change(context, &request, |user| user.sign_outs += 1).await
 }

@@ -3,9 +3,10 @@
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+use super::Answer;
 use crate::pool::context::{PoolContext, not_found};
 use crate::pool::crypto::random;
-use crate::pool::error::ApiError;
+use crate::pool::error::{ApiError, ApiResult};
 use crate::pool::model::{AppClient, ClientSettings, UserPool};
 
 #[derive(Deserialize)]
@@ -44,20 +45,9 @@ struct RotationConfig {
     retry_grace_period_seconds: Option<u64>,
 }
 
-const AUTH_FLOWS: [&str; 5] = [
-    "ALLOW_CUSTOM_AUTH",
-    "ALLOW_REFRESH_TOKEN_AUTH",
-    "ALLOW_USER_AUTH",
-    "ALLOW_USER_PASSWORD_AUTH",
-    "ALLOW_USER_SRP_AUTH",
-];
-
-pub(super) async fn create(
-    context: &PoolContext,
-    request: CreateClientRequest,
-) -> Result<Value, ApiError> {
+pub(super) async fn create(context: &PoolContext, request: CreateClientRequest) -> Answer {
     let pool = context.pool(&request.user_pool_id)?;
-    let settings = parse_settings(&pool, request.settings)?;
+    let settings = read_settings(request.settings)?;
     let (name, with_secret) = (request.client_name, request.generate_secret);
     let client = create_client(context, &pool, name, with_secret, settings).await?;
     Ok(json!({"UserPoolClient": to_client_type(&client)}))
@@ -70,7 +60,7 @@ pub(crate) async fn create_client(
     name: String,
     with_secret: bool,
     settings: ClientSettings,
-) -> Result<AppClient, ApiError> {
+) -> ApiResult<AppClient> {
     let secret = match with_secret {
         true => Some(random::alphanumeric(52)?.to_lowercase()),
         false => None,
@@ -87,10 +77,7 @@ pub(crate) async fn create_client(
     Ok(client)
 }
 
-pub(super) async fn describe(
-    context: &PoolContext,
-    request: ClientRequest,
-) -> Result<Value, ApiError> {
+pub(super) async fn describe(context: &PoolContext, request: ClientRequest) -> Answer {
     let (client, pool) = context.client(&request.client_id)?;
     if pool.id != request.user_pool_id {
         return Err(not_found("User pool client", &client.id));
@@ -98,7 +85,7 @@ pub(super) async fn describe(
     Ok(json!({"UserPoolClient": to_client_type(&client)}))
 }
 
-fn parse_settings(pool: &UserPool, request: SettingsRequest) -> Result<ClientSettings, ApiError> {
+fn read_settings(request: SettingsRequest) -> ApiResult<ClientSettings> {
     let flows = request.explicit_auth_flows.unwrap_or_else(|| {
         [
             "ALLOW_REFRESH_TOKEN_AUTH",
@@ -108,27 +95,15 @@ fn parse_settings(pool: &UserPool, request: SettingsRequest) -> Result<ClientSet
         .map(str::to_owned)
         .to_vec()
     });
-    if let Some(unknown) = flows
-        .iter()
-        .find(|flow| !AUTH_FLOWS.contains(&flow.as_str()))
-    {
-        return Err(ApiError::invalid(format!("{unknown} is not an auth flow")));
-    }
-    let named = request
-        .read_attributes
-        .iter()
-        .chain(&request.write_attributes)
-        .flatten();
-    if let Some(unknown) = named
-        .into_iter()
-        .find(|name| *name != "sub" && !pool.knows_attribute(name))
-    {
-        return Err(ApiError::invalid(format!(
-            "Invalid attribute {unknown} specified while creating a client"
-        )));
+    let rotation = request.refresh_token_rotation;
+    let rotation = rotation.filter(|it| it.feature == "ENABLED");
+    if rotation.is_some() && flows.iter().any(|flow| flow == "ALLOW_REFRESH_TOKEN_AUTH") {
+        return Err(ApiError::invalid(
+            "Refresh token rotation cannot be enabled with ALLOW_REFRESH_TOKEN_AUTH",
+        ));
     }
     Ok(ClientSettings {
-        rotation_grace_s: parse_rotation(request.refresh_token_rotation.as_ref(), &flows)?,
+        rotation_grace_s: rotation.map(|it| it.retry_grace_period_seconds.unwrap_or(0)),
         flows,
         read_attributes: request.read_attributes,
         write_attributes: request.write_attributes,
@@ -136,26 +111,6 @@ fn parse_settings(pool: &UserPool, request: SettingsRequest) -> Result<ClientSet
             == Some("ENABLED"),
         ..ClientSettings::default()
     })
-}
-
-fn parse_rotation(
-    request: Option<&RotationConfig>,
-    flows: &[String],
-) -> Result<Option<u64>, ApiError> {
-    let Some(parse_rotation) = request.filter(|parse_rotation| parse_rotation.feature == "ENABLED")
-    else {
-        return Ok(None);
-    };
-    if flows.iter().any(|flow| flow == "ALLOW_REFRESH_TOKEN_AUTH") {
-        return Err(ApiError::invalid(
-            "Refresh token rotation cannot be enabled with ALLOW_REFRESH_TOKEN_AUTH",
-        ));
-    }
-    let grace = parse_rotation.retry_grace_period_seconds.unwrap_or(0);
-    if grace > 60 {
-        return Err(ApiError::invalid("RetryGracePeriodSeconds must be 0 to 60"));
-    }
-    Ok(Some(grace))
 }
 
 fn to_client_type(client: &AppClient) -> Value {

@@ -2,18 +2,15 @@
 
 use postern_core::email::EmailAddress;
 
-use crate::pool::error::ApiError;
+use crate::pool::error::{ApiError, ApiResult};
 use crate::pool::model::{AppClient, User, UserAttribute, UserPool};
-
-/// Maximum length of an attribute value in characters (Cognito's quota).
-const MAX_LENGTH: usize = 2048;
 
 /// Validates attributes written through a user's own client.
 pub(super) fn check_client(
     pool: &UserPool,
     client: &AppClient,
     attributes: &[UserAttribute],
-) -> Result<(), ApiError> {
+) -> ApiResult {
     check(pool, attributes)?;
     if attributes
         .iter()
@@ -27,18 +24,12 @@ pub(super) fn check_client(
 }
 
 /// Validates attributes written by an administrator.
-pub(super) fn check(pool: &UserPool, attributes: &[UserAttribute]) -> Result<(), ApiError> {
+pub(super) fn check(pool: &UserPool, attributes: &[UserAttribute]) -> ApiResult {
     for UserAttribute { name, value } in attributes {
         let mistake = if !pool.knows_attribute(name) {
             Some("Attribute does not exist in the schema.")
-        } else if value.chars().count() > MAX_LENGTH {
-            Some("String must be no longer than 2048 characters")
         } else if name == "email" && EmailAddress::parse(value).is_none() {
             Some("Invalid email address format.")
-        } else if name == "phone_number" && !is_phone(value) {
-            Some("Invalid phone number format.")
-        } else if name.ends_with("_verified") && !matches!(value.as_str(), "true" | "false") {
-            Some("must be true or false")
         } else {
             None
         };
@@ -49,14 +40,6 @@ pub(super) fn check(pool: &UserPool, attributes: &[UserAttribute]) -> Result<(),
         }
     }
     Ok(())
-}
-
-/// Returns whether the text is an E.164 number: `+` and up to 15 digits. An empty value removes the
-/// number.
-fn is_phone(text: &str) -> bool {
-    let digits = text.strip_prefix('+').unwrap_or_default();
-    text.is_empty()
-        || ((1..=15).contains(&digits.len()) && digits.bytes().all(|byte| byte.is_ascii_digit()))
 }
 
 /// Applies validated attributes to the user and updates the alias. A changed address becomes

@@ -7,10 +7,10 @@ use postern_core::Secret;
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
-use super::{custom_auth, sign_in};
+use super::{Answer, custom_auth, sign_in};
 use crate::pool::context::PoolContext;
-use crate::pool::crypto::random;
-use crate::pool::error::ApiError;
+use crate::pool::crypto::{hash_password, random};
+use crate::pool::error::{ApiError, ApiResult};
 use crate::pool::model::{AppClient, Challenge, User, UserPool, check_password, user_id};
 
 /// Lifetime of a challenge: Cognito's default for `AuthSessionValidity`.
@@ -33,7 +33,7 @@ pub(super) async fn require_new_password(
     context: &PoolContext,
     client: &AppClient,
     user: &User,
-) -> Result<Value, ApiError> {
+) -> Answer {
     let session = store(context, client, &user.username, Some(user), None).await?;
     let shown = user
         .attributes
@@ -60,7 +60,7 @@ pub(super) async fn store(
     username: &str,
     user: Option<&User>,
     nonce: Option<String>,
-) -> Result<String, ApiError> {
+) -> ApiResult<String> {
     let session = random::token()?;
     let challenge = Challenge {
         client_id: client.id.clone(),
@@ -75,10 +75,7 @@ pub(super) async fn store(
     Ok(session)
 }
 
-pub(super) async fn respond(
-    context: &PoolContext,
-    request: ChallengeResponse,
-) -> Result<Value, ApiError> {
+pub(super) async fn respond(context: &PoolContext, request: ChallengeResponse) -> Answer {
     let (client, pool) = context.client(&request.client_id)?;
     if request.challenge_name == custom_auth::CUSTOM_CHALLENGE {
         let (session, responses) = (request.session.as_deref(), &request.challenge_responses);
@@ -100,7 +97,7 @@ pub(super) async fn respond(
     }
     let password = Secret::from(sign_in::parameter(responses, "NEW_PASSWORD")?);
     check_password(password.expose())?;
-    let password = context.hasher.hash(&password).await?;
+    let password = hash_password(&password).await?;
     if context.store.challenges.take(&id).await?.is_none() {
         return Err(ApiError::not_authorized(
             "Invalid session for the user, session can only be used once.",
@@ -124,7 +121,7 @@ fn pending_challenge(
     context: &PoolContext,
     client: &AppClient,
     session: Option<&str>,
-) -> Result<(String, User), ApiError> {
+) -> ApiResult<(String, User)> {
     let session = session.ok_or_else(|| ApiError::missing("session"))?;
     let id = random::digest(&[session]);
     let challenge = context
@@ -159,7 +156,7 @@ pub(super) fn check_user(
     client: &AppClient,
     user: &User,
     responses: &HashMap<String, String>,
-) -> Result<(), ApiError> {
+) -> ApiResult {
     let entered = sign_in::parameter(responses, "USERNAME")?;
     let hash = responses.get("SECRET_HASH").map(String::as_str);
     client

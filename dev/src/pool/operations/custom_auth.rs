@@ -4,12 +4,12 @@
 use std::collections::HashMap;
 
 use postern_core::identity::{SocialAccount, SocialProofKey, SocialStatement};
-use serde_json::{Value, json};
+use serde_json::json;
 
-use super::{challenges, sign_in};
+use super::{Answer, challenges, sign_in};
 use crate::pool::context::PoolContext;
 use crate::pool::crypto::random;
-use crate::pool::error::{ApiError, ExceptionKind};
+use crate::pool::error::{ApiError, ApiResult, ExceptionKind};
 use crate::pool::model::{AppClient, User, UserPool, UserStatus};
 
 pub(super) const CUSTOM_CHALLENGE: &str = "CUSTOM_CHALLENGE";
@@ -21,7 +21,7 @@ pub(super) async fn start(
     client: &AppClient,
     pool: &UserPool,
     parameters: &HashMap<String, String>,
-) -> Result<Value, ApiError> {
+) -> Answer {
     client.require_flow("CUSTOM_AUTH")?;
     let entered = sign_in::parameter(parameters, "USERNAME")?;
     client.check_secret_hash(parameters.get("SECRET_HASH").map(String::as_str), entered)?;
@@ -59,7 +59,7 @@ pub(super) async fn answer(
     pool: &UserPool,
     session: Option<&str>,
     responses: &HashMap<String, String>,
-) -> Result<Value, ApiError> {
+) -> Answer {
     let session = session.ok_or_else(|| ApiError::missing("session"))?;
     let answer = sign_in::parameter(responses, "ANSWER")?;
     let challenge = context
@@ -91,7 +91,7 @@ pub(super) fn confirm_proven(
     client: &AppClient,
     user: &mut User,
     proof: &str,
-) -> Result<(), ApiError> {
+) -> ApiResult {
     let email = user.email().unwrap_or_default();
     let statement = SocialStatement::SignUp { email };
     if !proof_key(context)?.verify(proof, statement, &client.id, context.clock.now()) {
@@ -105,7 +105,7 @@ pub(super) fn confirm_proven(
     Ok(())
 }
 
-fn ensure_active(user: &User) -> Result<(), ApiError> {
+fn ensure_active(user: &User) -> ApiResult {
     match user.status {
         _ if !user.is_enabled => Err(ApiError::user_disabled()),
         UserStatus::Unconfirmed => Err(ApiError::user_not_confirmed()),
@@ -113,7 +113,7 @@ fn ensure_active(user: &User) -> Result<(), ApiError> {
     }
 }
 
-fn proof_key(context: &PoolContext) -> Result<&SocialProofKey, ApiError> {
+fn proof_key(context: &PoolContext) -> ApiResult<&SocialProofKey> {
     let missing =
         || ApiError::invalid("Custom auth lambda trigger is not configured for the user pool.");
     context.social_proof_key.as_deref().ok_or_else(missing)

@@ -5,6 +5,7 @@ use std::collections::BTreeSet;
 use serde::Deserialize;
 use serde_json::{Value, json};
 
+use super::Answer;
 use super::admin_users::{UserRequest, change};
 use crate::pool::context::PoolContext;
 use crate::pool::error::{ApiError, ExceptionKind};
@@ -31,20 +32,11 @@ pub(super) struct MembershipRequest {
     group_name: String,
 }
 
-pub(super) async fn create(
-    context: &PoolContext,
-    request: GroupRequest,
-) -> Result<Value, ApiError> {
+pub(super) async fn create(context: &PoolContext, request: GroupRequest) -> Answer {
     let GroupRequest {
         user_pool_id,
         group_name,
     } = request;
-    let named = (1..=128).contains(&group_name.len()) && !group_name.contains(char::is_whitespace);
-    if !named {
-        return Err(ApiError::invalid(
-            "GroupName must have 1 to 128 characters and no spaces",
-        ));
-    }
     let group = json!({"Group": group_type(&group_name, &user_pool_id)});
     let add = |pool: &mut UserPool| {
         if pool.groups.insert(group_name) {
@@ -64,16 +56,13 @@ fn group_type(name: &str, pool_id: &str) -> Value {
 }
 
 /// ListGroups. Returns all groups in one page.
-pub(super) async fn list(context: &PoolContext, request: ListRequest) -> Result<Value, ApiError> {
+pub(super) async fn list(context: &PoolContext, request: ListRequest) -> Answer {
     let pool = context.pool(&request.user_pool_id)?;
     Ok(groups_type(&pool.groups, &pool.id))
 }
 
 /// AdminListGroupsForUser. Returns all groups in one page.
-pub(super) async fn list_of_user(
-    context: &PoolContext,
-    request: UserRequest,
-) -> Result<Value, ApiError> {
+pub(super) async fn list_of_user(context: &PoolContext, request: UserRequest) -> Answer {
     let user = context.find_user(&request.user_pool_id, &request.username)?;
     Ok(groups_type(&user.groups, &user.pool_id))
 }
@@ -83,17 +72,11 @@ fn groups_type(names: &BTreeSet<String>, pool_id: &str) -> Value {
     json!({ "Groups": groups.collect::<Vec<_>>() })
 }
 
-pub(super) async fn add_user(
-    context: &PoolContext,
-    request: MembershipRequest,
-) -> Result<Value, ApiError> {
+pub(super) async fn add_user(context: &PoolContext, request: MembershipRequest) -> Answer {
     change_groups(context, request, |user, group| user.groups.insert(group)).await
 }
 
-pub(super) async fn remove_user(
-    context: &PoolContext,
-    request: MembershipRequest,
-) -> Result<Value, ApiError> {
+pub(super) async fn remove_user(context: &PoolContext, request: MembershipRequest) -> Answer {
     change_groups(context, request, |user, group| user.groups.remove(&group)).await
 }
 
@@ -101,7 +84,7 @@ async fn change_groups(
     context: &PoolContext,
     MembershipRequest { user, group_name }: MembershipRequest,
     change_one: impl FnOnce(&mut User, String) -> bool,
-) -> Result<Value, ApiError> {
+) -> Answer {
     let pool = context.pool(&user.user_pool_id)?;
     context.find_user(&pool.id, &user.username)?;
     if !pool.groups.contains(&group_name) {

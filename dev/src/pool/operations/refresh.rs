@@ -3,13 +3,13 @@
 use std::collections::HashMap;
 
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::json;
 
-use super::empty_response;
 use super::sign_in::parameter;
+use super::{Answer, empty_response};
 use crate::pool::context::PoolContext;
 use crate::pool::crypto::random;
-use crate::pool::error::{ApiError, ExceptionKind};
+use crate::pool::error::{ApiError, ApiResult, ExceptionKind};
 use crate::pool::model::{AppClient, RefreshToken, Session, User, user_id};
 use crate::pool::tokens::issue_tokens;
 
@@ -33,7 +33,7 @@ pub(super) struct RevokeTokenRequest {
 }
 
 /// Returns a new refresh token, which begins with the id of its sign-in, and its stored form.
-pub(super) fn new_token(session_id: &str) -> Result<(String, RefreshToken), ApiError> {
+pub(super) fn new_token(session_id: &str) -> ApiResult<(String, RefreshToken)> {
     let token = format!("{session_id}{}", random::token()?);
     let hash = random::digest(&[&token]);
     let stored = RefreshToken {
@@ -58,7 +58,7 @@ pub(super) async fn refresh_token_auth(
     context: &PoolContext,
     client: &AppClient,
     parameters: &HashMap<String, String>,
-) -> Result<Value, ApiError> {
+) -> Answer {
     if client.settings.rotation_grace_s.is_some() {
         return Err(ApiError::invalid(
             "REFRESH_TOKEN_AUTH flow not enabled for this client",
@@ -79,10 +79,7 @@ pub(super) async fn refresh_token_auth(
 /// GetTokensFromRefreshToken. With rotation, the response has a new refresh token, and the old one
 /// works only within the grace period. Its use after that is treated as theft and revokes the
 /// sign-in.
-pub(super) async fn get_tokens(
-    context: &PoolContext,
-    request: GetTokensRequest,
-) -> Result<Value, ApiError> {
+pub(super) async fn get_tokens(context: &PoolContext, request: GetTokensRequest) -> Answer {
     let (client, _) = context.client(&request.client_id)?;
     client.check_secret(request.client_secret.as_deref())?;
     let Some(grace_s) = client.settings.rotation_grace_s else {
@@ -124,10 +121,7 @@ pub(super) async fn get_tokens(
 
 /// RevokeToken. Revokes the sign-in of the token. An unknown token is not an error (RFC 7009
 /// section 2.2).
-pub(super) async fn revoke(
-    context: &PoolContext,
-    request: RevokeTokenRequest,
-) -> Result<Value, ApiError> {
+pub(super) async fn revoke(context: &PoolContext, request: RevokeTokenRequest) -> Answer {
     let (client, _) = context.client(&request.client_id)?;
     client.check_secret(request.client_secret.as_deref())?;
     if request.token.split('.').count() == 3 {
@@ -161,18 +155,14 @@ fn find_active(
     context: &PoolContext,
     client: &AppClient,
     token: &str,
-) -> Result<(Session, User), ApiError> {
+) -> ApiResult<(Session, User)> {
     let session = find(context, client, token).ok_or_else(invalid_token)?;
     let user = ensure_active(context, client, &session)?;
     Ok((session, user))
 }
 
 /// Returns the user of a sign-in that belongs to the client and is active.
-fn ensure_active(
-    context: &PoolContext,
-    client: &AppClient,
-    session: &Session,
-) -> Result<User, ApiError> {
+fn ensure_active(context: &PoolContext, client: &AppClient, session: &Session) -> ApiResult<User> {
     let user = user_id(&session.pool_id, &session.username);
     let user = context.store.users.get(&user).ok_or_else(invalid_token)?;
     if session.client_id != client.id {

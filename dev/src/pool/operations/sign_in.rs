@@ -5,12 +5,13 @@ use std::time::Duration;
 
 use postern_core::Secret;
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::json;
 use uuid::Uuid;
 
-use super::{challenges, custom_auth, refresh};
+use super::{Answer, challenges, custom_auth, refresh};
 use crate::pool::context::PoolContext;
-use crate::pool::error::ApiError;
+use crate::pool::crypto::is_password;
+use crate::pool::error::{ApiError, ApiResult};
 use crate::pool::model::{AppClient, Session, User, UserPool, UserStatus};
 use crate::pool::tokens::issue_tokens;
 
@@ -25,10 +26,7 @@ pub(super) struct InitiateAuthRequest {
     auth_parameters: HashMap<String, String>,
 }
 
-pub(super) async fn initiate(
-    context: &PoolContext,
-    request: InitiateAuthRequest,
-) -> Result<Value, ApiError> {
+pub(super) async fn initiate(context: &PoolContext, request: InitiateAuthRequest) -> Answer {
     let (client, pool) = context.client(&request.client_id)?;
     let parameters = &request.auth_parameters;
     match request.auth_flow.as_str() {
@@ -46,7 +44,7 @@ pub(super) async fn initiate(
 pub(super) fn parameter<'a>(
     parameters: &'a HashMap<String, String>,
     name: &str,
-) -> Result<&'a str, ApiError> {
+) -> ApiResult<&'a str> {
     let value = parameters
         .get(name)
         .map(String::as_str)
@@ -59,7 +57,7 @@ async fn password_auth(
     client: &AppClient,
     pool: &UserPool,
     parameters: &HashMap<String, String>,
-) -> Result<Value, ApiError> {
+) -> Answer {
     client.require_flow(PASSWORD_FLOW)?;
     let entered = parameter(parameters, "USERNAME")?;
     let password = Secret::from(parameter(parameters, "PASSWORD")?);
@@ -68,7 +66,7 @@ async fn password_auth(
     client.check_secret_hash(parameters.get("SECRET_HASH").map(String::as_str), entered)?;
     let found = context.find_entered_user(pool, entered);
     let stored = found.as_ref().and_then(|user| user.password.as_deref());
-    let is_match = context.hasher.verify(&password, stored).await?;
+    let is_match = is_password(&password, stored).await?;
     match found {
         Some(user) if is_match => complete_password_auth(context, client, &user).await,
         // Known and unknown names take the same time.
@@ -79,26 +77,16 @@ async fn password_auth(
 
 /// Returns the response to a correct password: tokens or a challenge, or the error that prevents
 /// both.
-async fn complete_password_auth(
-    context: &PoolContext,
-    client: &AppClient,
-    user: &User,
-) -> Result<Value, ApiError> {
-    let now = context.clock.now();
+async fn complete_password_auth(context: &PoolContext, client: &AppClient, user: &User) -> Answer {
     let reason = match user.status {
         _ if !user.is_enabled => ApiError::user_disabled(),
         UserStatus::Confirmed => {
             let result = start_session(context, client, user).await?;
             return Ok(json!({"AuthenticationResult": result, "ChallengeParameters": {}}));
         }
-        UserStatus::ForceChangePassword
-            if user.temporary_until.is_none_or(|until| until >= now.0) =>
-        {
+        UserStatus::ForceChangePassword => {
             return challenges::require_new_password(context, client, user).await;
         }
-        UserStatus::ForceChangePassword => ApiError::not_authorized(
-            "Temporary password has expired and must be reset by an administrator.",
-        ),
         UserStatus::Unconfirmed => ApiError::user_not_confirmed(),
     };
     Err(reason)
@@ -110,7 +98,7 @@ pub(super) async fn start_session(
     context: &PoolContext,
     client: &AppClient,
     user: &User,
-) -> Result<Value, ApiError> {
+) -> Answer {
     let now = context.clock.now();
     let lifetime = Duration::from_secs(client.settings.refresh_token_s);
     let id = Uuid::new_v4().to_string();

@@ -5,12 +5,13 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use postern_core::email::EmailAddress;
 use postern_core::identity::SOCIAL_PROOF;
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::json;
 use uuid::Uuid;
 
-use super::{attributes, custom_auth};
+use super::{Answer, attributes, custom_auth};
 use crate::pool::context::PoolContext;
-use crate::pool::error::{ApiError, ExceptionKind};
+use crate::pool::crypto::hash_password;
+use crate::pool::error::{ApiError, ApiResult, ExceptionKind};
 use crate::pool::model::{User, UserAttribute, UserPool, UserStatus, check_password};
 
 #[derive(Deserialize)]
@@ -26,10 +27,7 @@ pub(super) struct SignUpRequest {
     client_metadata: HashMap<String, String>,
 }
 
-pub(super) async fn sign_up(
-    context: &PoolContext,
-    request: SignUpRequest,
-) -> Result<Value, ApiError> {
+pub(super) async fn sign_up(context: &PoolContext, request: SignUpRequest) -> Answer {
     let (client, pool) = context.client(&request.client_id)?;
     client.check_secret_hash(request.secret_hash.as_deref(), &request.username)?;
     if pool.settings.admin_create_only {
@@ -49,7 +47,7 @@ pub(super) async fn sign_up(
     if let Some(proof) = request.client_metadata.get(SOCIAL_PROOF) {
         custom_auth::confirm_proven(context, &client, &mut user, proof)?;
     }
-    user.password = Some(context.hasher.hash(&request.password.into()).await?);
+    user.password = Some(hash_password(&request.password.into()).await?);
     add_user(context, &request.username, &user).await?;
     let is_confirmed = user.status == UserStatus::Confirmed;
     Ok(json!({"UserConfirmed": is_confirmed, "UserSub": user.sub}))
@@ -57,11 +55,7 @@ pub(super) async fn sign_up(
 
 /// Returns a new user. In a pool whose users sign in with their address, the real username is the
 /// `sub`.
-pub(crate) fn new_user(
-    context: &PoolContext,
-    pool: &UserPool,
-    entered: &str,
-) -> Result<User, ApiError> {
+pub(crate) fn new_user(context: &PoolContext, pool: &UserPool, entered: &str) -> ApiResult<User> {
     let sub = Uuid::new_v4().to_string();
     let username = if pool.settings.email_usernames {
         if EmailAddress::parse(entered).is_none() {
@@ -69,14 +63,6 @@ pub(crate) fn new_user(
         }
         sub.clone()
     } else {
-        let is_valid = !entered.is_empty()
-            && entered.len() <= 128
-            && !entered.chars().any(char::is_whitespace);
-        if !is_valid {
-            return Err(ApiError::invalid(
-                "Username must have 1 to 128 characters and no spaces",
-            ));
-        }
         entered.to_owned()
     };
     let now = context.clock.now().0;
@@ -90,7 +76,6 @@ pub(crate) fn new_user(
         attributes: BTreeMap::new(),
         groups: BTreeSet::new(),
         password: None,
-        temporary_until: None,
         sign_outs: 0,
         created_at: now,
         updated_at: now,
@@ -124,7 +109,7 @@ pub(super) fn ensure_name_is_free(
     context: &PoolContext,
     pool_id: &str,
     entered: &str,
-) -> Result<(), ApiError> {
+) -> ApiResult {
     match context.find_user(pool_id, entered) {
         Ok(_) => Err(ApiError::new(
             ExceptionKind::UsernameExists,
@@ -135,11 +120,7 @@ pub(super) fn ensure_name_is_free(
 }
 
 /// Stores a new user, unless the name was taken in the meantime.
-pub(super) async fn add_user(
-    context: &PoolContext,
-    entered: &str,
-    user: &User,
-) -> Result<(), ApiError> {
+pub(super) async fn add_user(context: &PoolContext, entered: &str, user: &User) -> ApiResult {
     let add = |stored: &mut Option<User>| {
         ensure_name_is_free(context, &user.pool_id, entered)?;
         *stored = Some(user.clone());
@@ -148,7 +129,7 @@ pub(super) async fn add_user(
     context.store.users.update(&user.id(), add).await
 }
 
-pub(super) fn ensure_unconfirmed(user: &User) -> Result<(), ApiError> {
+pub(super) fn ensure_unconfirmed(user: &User) -> ApiResult {
     if user.status == UserStatus::Unconfirmed {
         return Ok(());
     }

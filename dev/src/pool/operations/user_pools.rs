@@ -3,12 +3,13 @@
 use std::collections::BTreeSet;
 
 use serde::Deserialize;
-use serde_json::{Value, json};
+use serde_json::json;
 
+use super::Answer;
 use crate::pool::config::REGION;
 use crate::pool::context::PoolContext;
 use crate::pool::crypto::{self, random};
-use crate::pool::error::ApiError;
+use crate::pool::error::ApiResult;
 use crate::pool::model::{PoolSettings, STANDARD_ATTRIBUTES, UserPool};
 
 #[derive(Deserialize)]
@@ -41,10 +42,7 @@ struct SchemaAttribute {
     name: String,
 }
 
-pub(super) async fn create(
-    context: &PoolContext,
-    request: CreatePoolRequest,
-) -> Result<Value, ApiError> {
+pub(super) async fn create(context: &PoolContext, request: CreatePoolRequest) -> Answer {
     let settings = PoolSettings {
         admin_create_only: request
             .admin_create_user_config
@@ -64,7 +62,7 @@ pub(crate) async fn create_pool(
     context: &PoolContext,
     name: String,
     settings: PoolSettings,
-) -> Result<UserPool, ApiError> {
+) -> ApiResult<UserPool> {
     let id = format!("{REGION}_{}", random::alphanumeric(9)?);
     let pool = UserPool {
         id,
@@ -86,10 +84,7 @@ fn custom_attributes(schema: &[SchemaAttribute]) -> Vec<String> {
     ours.map(|name| format!("custom:{name}")).collect()
 }
 
-pub(super) async fn describe(
-    context: &PoolContext,
-    request: DescribePoolRequest,
-) -> Result<Value, ApiError> {
+pub(super) async fn describe(context: &PoolContext, request: DescribePoolRequest) -> Answer {
     let pool = context.pool(&request.user_pool_id)?;
     let username_attributes: &[&str] = match pool.settings.email_usernames {
         true => &["email"],

@@ -18,14 +18,10 @@ use postern_core::identity::{IdentityConfig, Pool, SocialProofKey};
 use postern_store::database::testing::{self, TestDatabase};
 use tokio::net::TcpListener;
 
-use crate::pool::{App, Config, HashingSettings, ProvisionedPools};
+use crate::pool::{App, Config, ProvisionedPools};
 
 pub(super) const EMAIL: &str = "ada@example.com";
 pub(super) const PASSWORD: &str = "Correct-Horse-9";
-pub(super) const LOW_COST_HASHING: HashingSettings = HashingSettings {
-    memory_kib: 256,
-    passes: 1,
-};
 
 /// A key of CUSTOM_AUTH.
 pub(super) const SAMPLE_PROOF_KEY: &str = "mhHiQ3S1Btco+VqLzB3uP2CVocIDFHf4idpLLL1uD5E=";
@@ -64,7 +60,6 @@ async fn start_server(clock: Clock) -> RunningServer {
     let folder = tempfile::tempdir().expect("a folder");
     let path = folder.path().to_owned();
     let mut config = Config::new(&database.url, path, url.parse().expect("URL"));
-    config.hashing = LOW_COST_HASHING;
     let key = SocialProofKey::parse(SAMPLE_PROOF_KEY).expect("a key");
     config.social_proof_key = Some(Arc::new(key));
     let app = App::build(config, clock.clone()).await;
@@ -157,7 +152,6 @@ impl RunningServer {
         Ok(output.authentication_result.expect("tokens"))
     }
 
-    /// Calls ForgotPassword. Returns the masked address that the code was sent to.
     /// Creates a user as an administrator, without an invitation. Returns its `sub`.
     pub(super) async fn create_user(&self, email: &str, password: Option<&str>) -> String {
         let call = self.admin.admin_create_user().username(email);
