@@ -9,53 +9,51 @@ mod components;
 mod shutdown;
 mod tasks;
 
-use postern_core::trace::Tracer;
-use postern_service::trace::{SpanExport, SpanExportTask};
 use std::sync::Arc;
 use std::time::Duration;
-use tokio_util::sync::CancellationToken;
 
-use axum::Router;
 use postern_core::Clock;
 use postern_core::exit::Exit;
 use postern_core::health::Health;
 use postern_core::token::Verifier;
+use postern_core::trace::Tracer;
 use postern_service::admin;
 use postern_service::calls::{ServiceClient, ServiceTokens};
 use postern_service::http::{Limits, RequestTelemetry, serve_observed};
 use postern_service::startup::{ConfigOrigin, Listeners};
+use postern_service::trace::{SpanExport, SpanExportTask};
 use postern_store::cache::Cache;
-use tokio::net::TcpListener;
+use postern_store::database::Database;
 use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
+use tokio_util::sync::CancellationToken;
 
 use self::components::{
-    actor_client, build_providers, build_tracer, cache_probe, load_templates, verifier,
+    actor_client, build_providers, build_tracer, dispatch_state, load_templates, verifier,
     warn_without_mail_tokens,
 };
-use self::tasks::{SharedParts, StoreTasks, open_store};
+use self::tasks::StoreTasks;
 use crate::config::Config;
+use crate::delivery::attempt::AttemptExecutor;
 use crate::delivery::pool::MAX_CALL_DURATION;
 use crate::delivery::provider::check_tls;
 use crate::delivery::suppression::Suppression;
 use crate::delivery::unverified::UnverifiedQuota;
-use crate::dispatch::DispatchState;
+use crate::dispatch::DispatchContext;
 use crate::housekeeping::{CacheProbe, ProviderPauses, TemplateReloader};
 use crate::http::{AdminParts, ApiState, CONCURRENT_READS};
 use crate::intake::group_commit::SubmissionQueue;
 use crate::intake::quota::CallerQuota;
+use crate::lease::LeaseClock;
 use crate::metrics::NotifyMetrics;
-use crate::notification::PerChannel;
-use crate::store::{Store, StoreError};
+use crate::store::Store;
+
 pub(crate) use components::provider_without_mail_tokens;
 
 /// The assembled service.
 pub struct App {
     config: Config,
     reloader: TemplateReloader,
-    metrics: NotifyMetrics,
-    clock: Clock,
-    verifier: Arc<Verifier>,
     service_client: ServiceClient,
     service: Arc<ApiState>,
     admin_parts: AdminParts,
@@ -89,64 +87,61 @@ impl App {
         check_tls().map_err(Exit::unavailable)?;
         let metrics = NotifyMetrics::new();
         let (templates, reloader) = load_templates(&config, &metrics)?;
-        let (opened, store, clock) = open_store(&config, &machine).await?;
-        let cache = Cache::open(&config.cache).await?;
-        let cache_probe = cache_probe(&cache, &metrics);
+        let database = Database::open(&config.database, config.database_options()).await?;
+        let store = Store::open(&database, config.queue.connections).await?;
+        let clock = database.clock(&machine).await?;
+        let cache = Cache::open(&config.cache, &Clock::system())?;
         warn_without_mail_tokens(&config);
         let (providers, descriptions) = build_providers(&mut config, &cache, &clock, &metrics)?;
+        let dispatch_state = Arc::new(dispatch_state(&config, &descriptions));
+        let pauses = ProviderPauses::new(store.clone(), providers, Arc::clone(&dispatch_state));
+        // Pauses must be known before the first call.
+        pauses.sync().await?;
         let verifier = verifier(&config, &machine);
         let service_client = ServiceClient::new(
-            ServiceTokens::new(&config.identity, machine).reported(metrics.dependencies()),
+            ServiceTokens::new(&config.identity, machine).reported(&metrics.dependencies),
             postern_service::calls::http_client(),
         );
         let (tracer, span_export) = build_tracer(&config, &clock, &metrics)?;
-        let calls = PerChannel::from_fn(|channel| {
-            let of_channel = descriptions.iter().filter(|it| it.channel == channel);
-            of_channel.map(|provider| provider.concurrency).sum()
-        });
-        let dispatch_state = DispatchState::new(&config.queue.permits, &calls);
-        let parts = SharedParts {
-            actors: actor_client(&config, &service_client, &metrics),
-            clock,
-            cache,
-            metrics,
+        let executor = AttemptExecutor {
             templates,
-            providers: Arc::clone(&providers),
-            suppression: Arc::new(Suppression::new(store.clone())),
-            tracer,
-            stop_delivery: CancellationToken::new(),
-            dispatch_state: Arc::new(dispatch_state),
-            retention: config.queue.retention,
+            actors: actor_client(&config, &service_client, &metrics),
+            store: store.clone(),
+            providers: Arc::clone(&pauses.pool),
+            suppression: Arc::new(Suppression::new(store)),
+            unverified: UnverifiedQuota::new(cache.clone(), clock.clone()),
         };
-        let pauses =
-            ProviderPauses::new(store.clone(), providers, Arc::clone(&parts.dispatch_state));
-        // Pauses must be known before the first call.
-        pauses.sync().await.map_err(unavailable)?;
-        let database = parts.metrics.dependencies();
-        let database = database.required("database", opened.label());
-        let (submissions, tasks) = parts.build((opened, store.clone()), database).await;
-        let service = api_state(
-            &mut config,
-            &parts,
-            Arc::clone(&verifier),
-            (store, submissions),
-        );
+        let stop_delivery = CancellationToken::new();
+        let (context, result_writer) = DispatchContext::start(
+            executor,
+            dispatch_state,
+            metrics,
+            (clock, LeaseClock::Store),
+            stop_delivery.clone(),
+            tracer.clone(),
+        )
+        .await;
+        let (submissions, committer) = SubmissionQueue::open(context.clone());
+        let service = api_state(&mut config, verifier, &context, submissions, &cache);
         Ok(Self {
-            config,
             reloader,
-            metrics: parts.metrics,
-            clock: parts.clock,
-            verifier,
             service_client,
-            service: Arc::new(service),
             admin_parts: AdminParts {
                 pauses,
                 descriptions,
             },
-            tasks,
-            stop_delivery: parts.stop_delivery,
-            cache_probe,
-            tracer: parts.tracer,
+            tasks: StoreTasks {
+                retention: config.queue.retention,
+                context,
+                database,
+                committer,
+                result_writer,
+            },
+            stop_delivery,
+            cache_probe: CacheProbe::new(cache, &service.metrics.dependencies),
+            service: Arc::new(service),
+            config,
+            tracer,
             span_export,
         })
     }
@@ -154,7 +149,7 @@ impl App {
     /// Returns the readiness checks.
     #[must_use]
     pub fn health(&self) -> Health {
-        self.metrics.health().clone()
+        self.service.metrics.health.clone()
     }
 
     /// Serves until `shutdown` is cancelled; then accepts no requests, starts no attempts, releases
@@ -167,32 +162,33 @@ impl App {
         shutdown: CancellationToken,
     ) {
         let admin_router = self.admin_router(origin);
-        let limits = api_limits(&self.config);
+        let limits = Limits {
+            bodies: self.config.queue.bodies,
+            ..Limits::default()
+        };
+        let metrics = self.service.metrics.clone();
         let background_stop = CancellationToken::new();
         let mut background = JoinSet::new();
         let span_export = SpanExport::start(self.span_export.take());
         background.spawn(self.admin_parts.pauses.run(background_stop.clone()));
         background.spawn(self.cache_probe.run(background_stop.clone()));
         background.spawn(self.reloader.run(background_stop.clone()));
-        background.spawn(self.verifier.run(shutdown.clone()));
+        background.spawn(Arc::clone(&self.service.verifier).run(shutdown.clone()));
         let (service_client, client_stop) = (self.service_client, shutdown.clone());
         background.spawn(async move { service_client.run(client_stop).await });
         let tasks = self
             .tasks
             .start(&self.stop_delivery, &mut background, &background_stop);
-        let service_check = self.metrics.health().check("service");
+        let service_check = metrics.health.check("service");
         service_check.set_ok();
         if let Some(listener) = listeners.admin {
-            let stop = background_stop.child_token();
-            background.spawn(serve_admin(
-                listener,
-                admin_router,
-                self.config.admin.hosts,
-                stop,
-            ));
+            let (hosts, stop) = (self.config.admin.hosts, background_stop.child_token());
+            background.spawn(async move {
+                admin::serve(listener, admin_router, Limits::default(), &hosts, stop).await;
+            });
         }
         let router = crate::http::router(self.service);
-        let telemetry = RequestTelemetry::new(self.metrics.http(), self.tracer);
+        let telemetry = RequestTelemetry::new(metrics.http, self.tracer);
         let stop = shutdown.clone();
         let serving = serve_observed(listeners.public, router, limits, telemetry, stop);
         // The last requests and the last calls complete concurrently. Notifications accepted
@@ -208,61 +204,33 @@ impl App {
     }
 }
 
-fn api_limits(config: &Config) -> Limits {
-    Limits {
-        bodies: config.queue.bodies,
-        ..Limits::default()
-    }
-}
-
-async fn serve_admin(
-    listener: TcpListener,
-    router: Router,
-    hosts: Vec<String>,
-    stop: CancellationToken,
-) {
-    admin::serve(listener, router, Limits::default(), &hosts, stop).await;
-}
-
-#[expect(
-    clippy::needless_pass_by_value,
-    reason = "used as the argument of map_err"
-)]
-fn unavailable(error: StoreError) -> Exit {
-    Exit::unavailable(error.to_string())
-}
-
 fn api_state(
     config: &mut Config,
-    parts: &SharedParts,
     verifier: Arc<Verifier>,
-    (store, submissions): (Store, SubmissionQueue),
+    context: &DispatchContext,
+    submissions: SubmissionQueue,
+    cache: &Cache,
 ) -> ApiState {
-    let clock = parts.clock.clone();
+    let (executor, clock) = (&context.runner.executor, context.clock.clone());
     let (user_quota, service_quota) = (config.user_quota, config.service_quota);
     ApiState {
         verifier,
         actor_issuer: config.identity.actor.issuer.as_str().into(),
-        quota: CallerQuota::new(
-            parts.cache.clone(),
-            clock.clone(),
-            user_quota,
-            service_quota,
-        ),
+        quota: CallerQuota::new(cache.clone(), clock.clone(), user_quota, service_quota),
         clock,
-        templates: Arc::clone(&parts.templates),
-        store,
+        templates: Arc::clone(&executor.templates),
+        store: context.store.clone(),
         submissions,
         status_reads: Semaphore::new(CONCURRENT_READS),
-        dispatch_state: Arc::clone(&parts.dispatch_state),
+        dispatch_state: Arc::clone(&context.dispatch_state),
         mail_tokens: config.mail_tokens.clone(),
         webhooks: Arc::new(std::mem::take(&mut config.webhooks)),
-        actors: parts.actors.clone(),
-        unverified: UnverifiedQuota::new(parts.cache.clone(), parts.clock.clone()),
-        suppression: Arc::clone(&parts.suppression),
-        metrics: parts.metrics.clone(),
+        actors: executor.actors.clone(),
+        unverified: executor.unverified.clone(),
+        suppression: Arc::clone(&executor.suppression),
+        metrics: context.metrics.clone(),
         trusted_proxies: config.trusted_proxies.clone(),
-        readers: config.readers.clone().into(),
+        readers: config.access.readers.clone().into(),
         users_may_address_anyone: config.users_may_address_anyone,
         users_may_send_urgent: config.users_may_send_urgent,
     }

@@ -15,7 +15,6 @@ pub(crate) mod outcome;
 pub(crate) mod pool;
 pub(crate) mod provider;
 pub(crate) mod redaction;
-pub(crate) mod report;
 pub(crate) mod retry;
 pub(crate) mod suppression;
 pub(crate) mod unverified;

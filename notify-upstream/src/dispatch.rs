@@ -25,11 +25,14 @@ mod state;
 
 use std::sync::Arc;
 use std::time::Duration;
-use tokio_util::sync::CancellationToken;
 
 use postern_core::Clock;
 use postern_core::backoff::Backoff;
 use postern_core::circuit_breaker::BreakerState;
+use postern_core::trace::Tracer;
+use tokio::sync::mpsc;
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
 
 pub(crate) use low_throttle::{LowPriorityThrottle, ThrottleController};
 pub(crate) use permit::{ChannelPermit, PermitPool};
@@ -38,7 +41,8 @@ pub(crate) use result_writer::{CompletedJob, JobOutcome, ResultWriter};
 pub(crate) use runner::{AttemptRunner, DeliveryJob};
 pub(crate) use state::{ChannelFlow, ChannelState, DispatchState};
 
-use crate::lease::WorkerRegistry;
+use crate::delivery::attempt::AttemptExecutor;
+use crate::lease::{LeaseClock, WorkerRegistry};
 use crate::metrics::NotifyMetrics;
 use crate::notification::{Channel, Lane, OrderSequence, Priority};
 use crate::principal::Principal;
@@ -87,6 +91,44 @@ pub(crate) struct DispatchContext {
     pub(crate) runner: Arc<AttemptRunner>,
     /// The metrics.
     pub(crate) metrics: NotifyMetrics,
+}
+
+// === impl DispatchContext ===
+
+impl DispatchContext {
+    /// Registers a worker lease, and creates what intake and dispatch use, with the writer of the
+    /// results. Nothing is claimed yet. After `stop` is cancelled no attempt is started.
+    pub(crate) async fn start(
+        executor: AttemptExecutor,
+        dispatch_state: Arc<DispatchState>,
+        metrics: NotifyMetrics,
+        (clock, lease_clock): (Clock, LeaseClock),
+        stop: CancellationToken,
+        tracer: Option<Tracer>,
+    ) -> (Self, ResultWriter) {
+        let store = executor.store.clone();
+        let workers = WorkerRegistry::start(store.clone(), clock.clone(), lease_clock).await;
+        let (completed, completed_jobs) = mpsc::unbounded_channel();
+        let context = Self {
+            sequence: Arc::new(OrderSequence::new(clock.clone())),
+            runner: Arc::new(AttemptRunner {
+                executor,
+                clock: clock.clone(),
+                workers: Arc::clone(&workers),
+                completed,
+                tasks: TaskTracker::new(),
+                stop,
+                tracer,
+            }),
+            store,
+            clock,
+            workers,
+            dispatch_state,
+            metrics,
+        };
+        let writer = ResultWriter::new(&context, completed_jobs);
+        (context, writer)
+    }
 }
 
 // === impl Dispatcher ===
@@ -150,9 +192,9 @@ impl Dispatcher {
         let found = self.store.lane_heads(&lanes, &dead, &full).await?;
         let now = self.clock.now();
         for lane in lanes {
-            let order = found.iter().find(|head| head.lane == lane);
+            let order = found.iter().find(|(of, _)| *of == lane);
             let head = &mut self.heads[lane.index()];
-            head.set(order.map(|head| head.order), now);
+            head.set(order.map(|(_, order)| *order), now);
             let age = head.age(now);
             self.metrics.oldest(lane, age.unwrap_or_default());
             if age.is_some() {
@@ -171,12 +213,12 @@ impl Dispatcher {
     pub(crate) async fn claim_available(&mut self) -> Result<usize, StoreError> {
         let mut claimed = 0;
         for _ in 0..MAX_CLAIMS_PER_PASS {
-            if self.runner.is_stopping() || !self.workers.may_start(&self.workers.current()) {
+            if self.runner.stop.is_cancelled() || !self.workers.may_start(&self.workers.current()) {
                 return Ok(claimed);
             }
             // With an open circuit breaker, rows stay in the queue with their order and their
             // attempts. With a half-open one, a single row becomes the probe.
-            let max_rows = match self.runner.breaker_state(self.channel) {
+            let max_rows = match self.runner.executor.providers.breaker_state(self.channel) {
                 BreakerState::Closed => CLAIM_BATCH_SIZE,
                 BreakerState::HalfOpen => 1,
                 BreakerState::Open(_) => return Ok(claimed),
@@ -278,23 +320,26 @@ impl Dispatcher {
             .filter(|lane| lane.priority != Priority::Low && waiting[lane.index()])
             .filter_map(|lane| self.heads[lane.index()].wait(now))
             .max();
-        let breaker = self.runner.breaker_state(self.channel);
-        let is_paused = self.runner.is_paused(self.channel);
-        self.channel_state.set_paused(is_paused);
+        let breaker = self.runner.executor.providers.breaker_state(self.channel);
+        let is_paused = self.runner.executor.providers.is_paused(self.channel);
         let next_probe = match breaker {
             BreakerState::Closed => None,
             BreakerState::HalfOpen => Some(now),
             BreakerState::Open(left) => Some(now.plus(left)),
         };
-        self.channel_state
-            .set_next_probe(next_probe.filter(|_| !is_paused));
         let (before, oldest) = (self.throttle.state(), oldest.unwrap_or_default());
-        let state = self.throttle.update(oldest, breaker);
-        if state != before {
-            log_throttle(self.channel, state, oldest, breaker);
+        let low_throttle = self.throttle.update(oldest, breaker);
+        if low_throttle != before {
+            log_throttle(self.channel, low_throttle, oldest, breaker);
         }
-        self.channel_state.set_low_throttle(state);
-        self.metrics.low_throttle(self.channel, state.code());
+        self.channel_state.set_flow(ChannelFlow {
+            low_throttle,
+            next_probe_at: next_probe.filter(|_| !is_paused),
+            is_paused,
+        });
+        let metric = &self.metrics.events.low_throttle;
+        let metric = metric.with_label_values(&[self.channel.as_str()]);
+        metric.set(low_throttle.code().into());
     }
 }
 

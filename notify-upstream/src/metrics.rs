@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-use postern_core::clock::Timestamp;
 use postern_core::dependency::Dependencies;
 use postern_core::health::Health;
 use postern_service::http::{HttpMetrics, LATENCY_BUCKETS_S};
@@ -11,7 +10,7 @@ use prometheus::{
     GaugeVec, Histogram, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Registry,
     exponential_buckets,
 };
-use serde::Serialize;
+use serde_json::{Value, json};
 
 use crate::notification::{Channel, Lane, Priority};
 use crate::store::{ResultKind, ResultRow};
@@ -22,13 +21,15 @@ pub(crate) const CALL_OUTCOMES: [&str; 3] = ["ok", "refused", "failed"];
 /// The metrics of this service. Clones share them.
 #[derive(Clone, Debug)]
 pub(crate) struct NotifyMetrics {
-    registry: Registry,
+    pub(crate) registry: Registry,
     /// What happens to notifications, providers and addresses.
     pub(crate) events: EventMetrics,
-    http: HttpMetrics,
+    pub(crate) http: HttpMetrics,
     pools: PoolMetrics,
-    health: Health,
-    dependencies: Dependencies,
+    /// The readiness of the service.
+    pub(crate) health: Health,
+    /// The systems that the service depends on.
+    pub(crate) dependencies: Dependencies,
 }
 
 postern_core::metrics! {
@@ -41,7 +42,7 @@ postern_core::metrics! {
         /// Seconds from request to commit.
         accept_seconds: HistogramVec = "postern_notify_accept_seconds" ["priority"] in long_times();
         /// Rows per commit.
-        batch_rows: Histogram = "postern_notify_accept_batch_rows" [] in exponential_buckets(1.0, 2.0, 12).unwrap_or_default();
+        pub(crate) batch_rows: Histogram = "postern_notify_accept_batch_rows" [] in exponential_buckets(1.0, 2.0, 12).unwrap_or_default();
         /// Attempts by provider and outcome.
         attempts: IntCounterVec = "postern_notify_attempts_total" ["channel", "provider", "outcome", "code"];
         /// Seconds from acceptance to the provider's acceptance.
@@ -49,17 +50,17 @@ postern_core::metrics! {
         /// Results discarded because another worker had taken the row over.
         pub(crate) lease_lost: IntCounter = "postern_notify_lease_lost_total" [];
         /// Throttling of LOW: 0 off, 1 reduced, 2 paused.
-        low_throttle: IntGaugeVec = "postern_notify_low_throttle" ["channel"];
+        pub(crate) low_throttle: IntGaugeVec = "postern_notify_low_throttle" ["channel"];
         /// Rows in the queue, waiting or in delivery.
         depth: IntGaugeVec = "postern_notify_queue_rows" ["channel", "priority", "lane"];
         /// Age of the oldest waiting row; NaN while it cannot be read.
         oldest: GaugeVec = "postern_notify_oldest_waiting_seconds" ["channel", "priority", "lane"];
         /// Time before which records have been deleted.
-        retained_since: IntGauge = "postern_notify_retained_since_timestamp_seconds" [];
+        pub(crate) retained_since: IntGauge = "postern_notify_retained_since_timestamp_seconds" [];
         /// 1, or 0 if the last change of the templates was rejected.
         pub(crate) template_reload_successful: IntGauge = "postern_notify_template_reload_successful" [];
         /// Delivery reports.
-        receipts: IntCounterVec = "postern_notify_receipts_total" ["provider", "outcome"];
+        pub(crate) receipts: IntCounterVec = "postern_notify_receipts_total" ["provider", "outcome"];
         /// 1 while the provider answers, 0 while calls fail because of it.
         provider_up: IntGaugeVec = "postern_notify_provider_up" ["channel", "provider"];
         /// Circuit breaker of the provider: 0 closed, 1 half-open, 2 open.
@@ -68,16 +69,12 @@ postern_core::metrics! {
         provider_paused: IntGaugeVec = "postern_notify_provider_paused" ["channel", "provider"];
         /// Seconds of calls to providers by outcome.
         calls: HistogramVec = "postern_notify_provider_call_seconds" ["channel", "provider", "outcome"] in LATENCY_BUCKETS_S.to_vec();
-        /// Notifications that failed finally.
-        dead_letters: IntCounterVec = "postern_notify_dead_letters_total" ["channel", "provider"];
         /// Requests rejected because the quota of the caller was exhausted.
-        quota_exceeded: IntCounterVec = "postern_notify_quota_exceeded_total" ["caller"];
+        pub(crate) quota_exceeded: IntCounterVec = "postern_notify_quota_exceeded_total" ["caller"];
         /// Webhook requests that were rejected.
-        webhook_rejections: IntCounterVec = "postern_notify_webhook_rejections_total" ["provider", "reason"];
-        /// Addresses suppressed because they are proven not to exist.
-        pub(crate) suppressions: IntCounter = "postern_notify_suppressions_total" [];
+        pub(crate) webhook_rejections: IntCounterVec = "postern_notify_webhook_rejections_total" ["provider", "reason"];
         /// Difference between the clocks of the machine and of the database.
-        clock_skew: IntGauge = "postern_notify_clock_skew_seconds" [];
+        pub(crate) clock_skew: IntGauge = "postern_notify_clock_skew_seconds" [];
     }
 }
 
@@ -92,17 +89,6 @@ pub(crate) struct ProviderCallMetrics {
     pub(crate) paused: IntGauge,
     /// The duration of calls that were accepted, refused, and failed because of the provider.
     pub(crate) calls: [Histogram; CALL_OUTCOMES.len()],
-}
-
-/// The calls of a provider since the start of this process.
-#[derive(Clone, Copy, Debug, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub(crate) struct CallSummary {
-    ok: u64,
-    refused: u64,
-    failed: u64,
-    /// The mean duration; `None` before the first call.
-    mean_seconds: Option<f64>,
 }
 
 /// Returns the bounds of buckets from 1 ms to about 9 min.
@@ -139,30 +125,10 @@ impl NotifyMetrics {
         })
     }
 
-    /// Returns the registry, for the admin listener.
-    pub(crate) fn registry(&self) -> Registry {
-        self.registry.clone()
-    }
-
-    /// Returns the readiness of the service.
-    pub(crate) fn health(&self) -> &Health {
-        &self.health
-    }
-
-    /// Returns the registry of the systems that the service depends on.
-    pub(crate) fn dependencies(&self) -> &Dependencies {
-        &self.dependencies
-    }
-
     /// Records the use of the database connections: those of the queue, and all others.
     pub(crate) fn pool_usage(&self, queue: Option<PoolUsage>, main: Option<PoolUsage>) {
         self.pools.record("queue", queue);
         self.pools.record("main", main);
-    }
-
-    /// Returns the metrics of the HTTP server.
-    pub(crate) fn http(&self) -> HttpMetrics {
-        self.http.clone()
     }
 
     /// Returns the metrics of one provider.
@@ -171,7 +137,6 @@ impl NotifyMetrics {
         let events = &self.events;
         let up = events.provider_up.with_label_values(&labels);
         up.set(1);
-        events.dead_letters.with_label_values(&labels);
         ProviderCallMetrics {
             up,
             breaker: events.breaker.with_label_values(&labels),
@@ -183,40 +148,6 @@ impl NotifyMetrics {
         }
     }
 
-    /// Records a notification that failed finally. `provider` is the one of the last attempt.
-    pub(crate) fn dead_letter(&self, channel: Channel, provider: &str) {
-        self.events
-            .dead_letters
-            .with_label_values(&[channel.as_str(), provider])
-            .inc();
-    }
-
-    /// Records a request rejected by the quota. `caller` is `user` or `service`.
-    pub(crate) fn quota_exceeded(&self, caller: &str) {
-        self.events
-            .quota_exceeded
-            .with_label_values(&[caller])
-            .inc();
-    }
-
-    /// Records a rejected webhook request.
-    pub(crate) fn webhook_rejected(&self, provider: &str, reason: &str) {
-        self.events
-            .webhook_rejections
-            .with_label_values(&[provider, reason])
-            .inc();
-    }
-
-    /// Records the difference between the clocks of the machine and of the database.
-    pub(crate) fn clock_skew(&self, skew_ms: i64) {
-        self.events.clock_skew.set(skew_ms.abs() / 1000);
-    }
-
-    /// Records the time before which records have been deleted.
-    pub(crate) fn retained_since(&self, at: Timestamp) {
-        self.events.retained_since.set(at.unix_seconds());
-    }
-
     /// Records an accepted notification.
     pub(crate) fn accepted(&self, channel: Channel, priority: Priority, took: Duration) {
         let (channel, priority) = (channel.as_str(), priority.as_str());
@@ -226,62 +157,22 @@ impl NotifyMetrics {
         seconds.observe(took.as_secs_f64());
     }
 
-    /// Records the number of rows of one commit.
-    #[expect(clippy::cast_precision_loss, reason = "a batch has some hundred rows")]
-    pub(crate) fn batch(&self, rows: usize) {
-        self.events.batch_rows.observe(rows as f64);
-    }
-
-    /// Records durable results of attempts. Adjacent results mostly have equal labels and are
-    /// counted together.
-    pub(crate) fn record_results<'a>(
-        &self,
-        ended: impl Iterator<Item = (Lane, &'a ResultRow, Duration)>,
-    ) {
-        let mut pending: Option<([&str; 4], u64)> = None;
-        for (lane, result, age) in ended {
-            let labels = attempt_labels(lane, result);
-            match &mut pending {
-                Some((known, count)) if *known == labels => *count += 1,
-                _ => self.count_equal(pending.replace((labels, 1))),
-            }
-            if result.kind == ResultKind::Sent {
-                let labels = [lane.priority.as_str()];
-                let seconds = self.events.delivery_seconds.with_label_values(&labels);
-                seconds.observe(age.as_secs_f64());
-            }
+    /// Records a durable result of an attempt, at an age of the notification.
+    pub(crate) fn record_result(&self, lane: Lane, result: &ResultRow, age: Duration) {
+        let labels = attempt_labels(lane, result);
+        self.events.attempts.with_label_values(&labels).inc();
+        if result.kind == ResultKind::Sent {
+            let labels = [lane.priority.as_str()];
+            let seconds = self.events.delivery_seconds.with_label_values(&labels);
+            seconds.observe(age.as_secs_f64());
         }
-        self.count_equal(pending);
-    }
-
-    fn count_equal(&self, pending: Option<([&str; 4], u64)>) {
-        if let Some((labels, count)) = pending {
-            self.events
-                .attempts
-                .with_label_values(&labels)
-                .inc_by(count);
-        }
-    }
-
-    /// Records the throttling of LOW on a channel.
-    pub(crate) fn low_throttle(&self, channel: Channel, level: u8) {
-        self.events
-            .low_throttle
-            .with_label_values(&[channel.as_str()])
-            .set(level.into());
-    }
-
-    fn lane_labels(&self, lane: Lane) -> [&'static str; 3] {
-        let kind = if lane.retry { "retry" } else { "first" };
-        let (channel, priority) = (lane.channel.as_str(), lane.priority.as_str());
-        [channel, priority, kind]
     }
 
     /// Records the number of rows in a lane.
     pub(crate) fn depth(&self, lane: Lane, rows: i64) {
         self.events
             .depth
-            .with_label_values(&self.lane_labels(lane))
+            .with_label_values(&lane_labels(lane))
             .set(rows);
     }
 
@@ -289,7 +180,7 @@ impl NotifyMetrics {
     pub(crate) fn oldest(&self, lane: Lane, age: Duration) {
         self.events
             .oldest
-            .with_label_values(&self.lane_labels(lane))
+            .with_label_values(&lane_labels(lane))
             .set(age.as_secs_f64());
     }
 
@@ -298,18 +189,16 @@ impl NotifyMetrics {
         for lane in Lane::of(channel) {
             self.events
                 .oldest
-                .with_label_values(&self.lane_labels(lane))
+                .with_label_values(&lane_labels(lane))
                 .set(f64::NAN);
         }
     }
+}
 
-    /// Records delivery reports.
-    pub(crate) fn receipts(&self, provider: &str, outcome: &str, count: u64) {
-        self.events
-            .receipts
-            .with_label_values(&[provider, outcome])
-            .inc_by(count);
-    }
+/// Returns the labels channel, priority and lane.
+fn lane_labels(lane: Lane) -> [&'static str; 3] {
+    let kind = if lane.retry { "retry" } else { "first" };
+    [lane.channel.as_str(), lane.priority.as_str(), kind]
 }
 
 /// Returns the labels channel, provider, outcome and code.
@@ -335,17 +224,14 @@ fn attempt_labels(lane: Lane, result: &ResultRow) -> [&str; 4] {
 // === impl ProviderCallMetrics ===
 
 impl ProviderCallMetrics {
-    /// Returns the numbers of calls by outcome and their mean duration.
+    /// Returns the numbers of calls since the start of this process, by outcome, and their mean
+    /// duration.
     #[expect(clippy::cast_precision_loss, reason = "a mean is an estimate")]
-    pub(crate) fn summary(&self) -> CallSummary {
+    pub(crate) fn summary(&self) -> Value {
         let [ok, refused, failed] = self.calls.each_ref().map(Histogram::get_sample_count);
         let seconds: f64 = self.calls.iter().map(Histogram::get_sample_sum).sum();
         let count = ok + refused + failed;
-        CallSummary {
-            ok,
-            refused,
-            failed,
-            mean_seconds: (count > 0).then(|| seconds / count as f64),
-        }
+        let mean_seconds = (count > 0).then(|| seconds / count as f64);
+        json!({"ok": ok, "refused": refused, "failed": failed, "meanSeconds": mean_seconds})
     }
 }

@@ -284,10 +284,8 @@ mod tests {
     fn lane_codes_are_stable_and_reversible() {
         for channel in Channel::ALL {
             for (index, lane) in Lane::of(channel).into_iter().enumerate() {
-                assert_eq!(
-                    (lane.index(), Lane::from_code(lane.code())),
-                    (index, Some(lane))
-                );
+                assert_eq!(lane.index(), index);
+                assert_eq!(Lane::from_code(lane.code()), Some(lane));
             }
         }
         let push_low_retry = Lane::first(Channel::Push, Priority::Low).retries();
@@ -299,12 +297,8 @@ mod tests {
     #[test]
     fn notification_id_has_one_spelling() {
         let text = "01890a5d-ac96-774b-bcce-b302099a8057";
-        assert_eq!(
-            NotificationId::parse(text)
-                .map(|id| id.to_string())
-                .as_deref(),
-            Some(text)
-        );
+        let id = NotificationId::parse(text).map(|id| id.to_string());
+        assert_eq!(id.as_deref(), Some(text));
         assert_eq!(NotificationId::parse(&text.to_uppercase()), None);
         assert_eq!(NotificationId::parse(&text.replace('-', "")), None);
     }

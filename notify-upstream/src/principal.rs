@@ -69,6 +69,11 @@ impl Principal {
         creator.starts_with(USER_PREFIX)
     }
 
+    /// Returns the caller whose turn a row of `creator` waits for: a user, or empty for all services.
+    pub(crate) fn queue_caller(creator: &str) -> &str {
+        if Self::is_user(creator) { creator } else { "" }
+    }
+
     /// Checks that the caller may send to `recipient`. Services may address any recipient; users
     /// only themselves, by `actorId`, unless the configuration allows more.
     ///

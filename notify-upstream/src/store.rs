@@ -41,9 +41,9 @@ use postern_core::{Code, Problem};
 use postern_store::database::{Database, is_unavailable};
 
 pub(crate) use row::{
-    CancelResult, Claim, ClaimRef, Claimed, DeadFilter, DeadLetter, Finished, ListQuery,
-    NewNotification, Next, ProviderPause, Receipt, Record, ResultKind, ResultRow, SuppressionEntry,
-    SuppressionQuery, WebhookToken,
+    Claim, Claimed, DeadFilter, DeadLetter, Finished, ListQuery, NewNotification, Next,
+    ProviderPause, ProviderReport, Record, ResultKind, ResultRow, SuppressionEntry,
+    SuppressionQuery, WebhookToken, printable,
 };
 pub(crate) use schema::MIGRATIONS;
 pub(crate) use snapshot::{HistoryEntry, NotificationSnapshot, ReceiptEntry, Replay, WaitingRow};

@@ -11,20 +11,18 @@ mod links;
 mod load;
 mod name;
 mod render;
-mod text;
 mod user_text;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use minijinja::Environment;
-use serde::Serialize;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 pub(crate) use load::fingerprint;
 pub(crate) use name::{Locale, TemplateName};
 pub(crate) use render::{MessageContent, RenderError};
-pub(crate) use user_text::{UserTextMistake, VariableAuthor};
+pub(crate) use user_text::VariableAuthor;
 
 use crate::notification::{Channel, PerChannel};
 
@@ -85,42 +83,11 @@ enum TemplatePart {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FoundTemplate<'a> {
     templates: &'a Templates,
-    settings: &'a TemplateSettings,
+    settings: &'a Arc<TemplateSettings>,
     name: &'a TemplateName,
     channel: Channel,
     locale: &'a Locale,
     variant: &'a TemplateVariant,
-}
-
-/// What operators see of a template.
-#[derive(Clone, Debug, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub(crate) struct TemplateDescription {
-    name: String,
-    version: u32,
-    /// Variables that may be absent.
-    optional_variables: BTreeSet<String>,
-    /// `null`: transactional.
-    category: Option<String>,
-    variants: Vec<VariantDescription>,
-}
-
-/// A channel and locale of a template.
-#[derive(Clone, Debug, Serialize)]
-struct VariantDescription {
-    channel: &'static str,
-    locale: String,
-    /// Paths of the variables that are required.
-    variables: BTreeSet<String>,
-}
-
-/// The reason why no variant was found.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum TemplateLookupError {
-    /// The template does not exist.
-    NoSuchTemplate,
-    /// The template has no variant for this channel.
-    NotOnThisChannel,
 }
 
 // === impl Templates ===
@@ -130,23 +97,23 @@ impl Templates {
     /// language without region, the default locale, any locale.
     ///
     /// # Errors
-    /// The template does not exist, or has no variant for this channel.
+    /// A sentence: the template does not exist, or has no variant for this channel.
     pub(crate) fn find(
         &self,
         name: &TemplateName,
         channel: Channel,
         wanted: Option<&Locale>,
-    ) -> Result<FoundTemplate<'_>, TemplateLookupError> {
+    ) -> Result<FoundTemplate<'_>, &'static str> {
         let (name, template) = self
             .by_name
             .get_key_value(name)
-            .ok_or(TemplateLookupError::NoSuchTemplate)?;
+            .ok_or("there is no template of this name")?;
         let of = |locale: &Locale| template.variants.get_key_value(&(channel, locale.clone()));
         let found = wanted
             .and_then(|locale| of(locale).or_else(|| of(&locale.without_region())))
             .or_else(|| of(&self.default_locale))
             .or_else(|| template.variants.iter().find(|((on, _), _)| *on == channel));
-        let ((_, locale), variant) = found.ok_or(TemplateLookupError::NotOnThisChannel)?;
+        let ((_, locale), variant) = found.ok_or("this template is not there for this channel")?;
         Ok(FoundTemplate {
             templates: self,
             settings: &template.settings,
@@ -175,24 +142,23 @@ impl Templates {
         variants.any(|(of, _)| *of == channel)
     }
 
-    /// Describes all templates, by name.
-    pub(crate) fn descriptions(&self) -> Vec<TemplateDescription> {
+    /// Describes all templates, by name, for operators.
+    pub(crate) fn descriptions(&self) -> Vec<Value> {
+        let variant = |((channel, locale), variant): (&(Channel, Locale), &TemplateVariant)| {
+            json!({
+                "channel": channel.as_str(),
+                "locale": locale.as_str(),
+                "variables": variant.required,
+            })
+        };
         let describe = |(name, template): (&TemplateName, &Template)| {
-            let variants = template.variants.iter();
-            let variant = |((channel, locale), variant): (&(Channel, Locale), &TemplateVariant)| {
-                VariantDescription {
-                    channel: channel.as_str(),
-                    locale: locale.as_str().to_owned(),
-                    variables: variant.required.clone(),
-                }
-            };
-            TemplateDescription {
-                name: name.as_str().to_owned(),
-                version: template.settings.version,
-                optional_variables: template.settings.optional.clone(),
-                category: template.settings.category.clone(),
-                variants: variants.map(variant).collect(),
-            }
+            json!({
+                "name": name.as_str(),
+                "version": template.settings.version,
+                "optionalVariables": template.settings.optional,
+                "category": template.settings.category,
+                "variants": template.variants.iter().map(variant).collect::<Vec<_>>(),
+            })
         };
         self.by_name.iter().map(describe).collect()
     }
@@ -225,7 +191,7 @@ impl FoundTemplate<'_> {
         self.settings.version
     }
 
-    pub(crate) fn settings(&self) -> &TemplateSettings {
+    pub(crate) fn settings(&self) -> &Arc<TemplateSettings> {
         self.settings
     }
 

@@ -15,6 +15,7 @@ use arc_swap::ArcSwap;
 use postern_core::clock::Timestamp;
 use postern_core::email::EmailAddress;
 use postern_core::identity::{IdentityConfig, Pool};
+use postern_core::testing::assert_members;
 use postern_core::token::TokenLimits;
 use postern_core::{Clock, Problem};
 use postern_service::calls::{ServiceClient, ServiceTokens};
@@ -23,7 +24,6 @@ use postern_store::cache::Cache;
 use postern_store::database::Database;
 use postern_store::database::testing::{self, TestDatabase};
 use sqlx::{AssertSqlSafe, Executor};
-use tokio::sync::mpsc;
 
 use crate::address::Address;
 use crate::delivery::actors::{ActorClient, UserAddressPolicy};
@@ -39,14 +39,14 @@ use crate::dispatch::{AttemptRunner, DispatchContext, DispatchState, Dispatcher,
 use crate::housekeeping::{DelayedRowMover, ProviderPauses};
 use crate::intake::group_commit::{AcceptedNotification, GroupCommitter, SubmissionQueue};
 use crate::intake::request::{IdempotencyKey, NotificationRequest, ValidatedRequest};
-use crate::lease::LeaseClock;
-use crate::lease::WorkerRegistry;
+use crate::lease::{LeaseClock, WorkerRegistry};
 use crate::metrics::NotifyMetrics;
 use crate::notification::OrderSequence;
 use crate::notification::{Channel, Lane, NotificationId, Order, PerChannel, Priority, order_time};
 use crate::principal::Principal;
 use crate::status::view::StatusView;
-use crate::store::{NewNotification, Record, Store};
+use crate::store::row::ReceiptKind;
+use crate::store::{NewNotification, ProviderReport, Record, Store};
 use crate::templates::{Locale, MessageContent, TemplateName, Templates};
 use crate::testing::script::ProviderScript;
 
@@ -73,6 +73,27 @@ pub(crate) struct TestReplica {
     pub(crate) suppression: Arc<Suppression>,
     pub(crate) templates: Arc<ArcSwap<Templates>>,
     pub(crate) pauses: ProviderPauses,
+}
+
+/// Returns the result of a call that must succeed.
+pub(crate) async fn ok<T, E: std::fmt::Debug>(call: impl Future<Output = Result<T, E>>) -> T {
+    call.await.expect("the call succeeds")
+}
+
+/// Returns a service as a caller.
+pub(crate) fn service_of(name: &str) -> Principal {
+    Principal {
+        creator: format!("service:{name}").into(),
+        actor: None,
+    }
+}
+
+/// Returns a user of the actor pool as a caller.
+pub(crate) fn user_of(name: &str) -> Principal {
+    Principal {
+        creator: format!("user:pool|{name}").into(),
+        actor: Some(name.to_owned()),
+    }
 }
 
 /// Executes a statement for which the store has no function.
@@ -127,6 +148,20 @@ pub(crate) fn record_of(order: Order) -> NewNotification {
         },
         send_at: None,
         key: None,
+    }
+}
+
+/// Returns a delivery report about a notification.
+pub(crate) fn receipt(id: NotificationId, event_id: &str, kind: ReceiptKind) -> ProviderReport {
+    ProviderReport {
+        event_id: event_id.to_owned(),
+        id: Some(id),
+        kind,
+        at: START,
+        code: None,
+        detail: None,
+        dead_address: None,
+        objector: None,
     }
 }
 
@@ -193,14 +228,6 @@ fn identity() -> IdentityConfig {
     }
 }
 
-/// The providers and the actor service of a replica.
-struct TestDelivery {
-    metrics: NotifyMetrics,
-    script: ProviderScript,
-    providers: Vec<PooledProvider>,
-    actors: ActorClient,
-}
-
 impl TestReplica {
     /// Creates a replica with the given number of e-mail permits.
     pub(crate) async fn new(store: &Store, clock: &Clock, permits: usize) -> Self {
@@ -214,15 +241,10 @@ impl TestReplica {
         permits: usize,
         concurrency: usize,
     ) -> Self {
-        let (script, metrics) = (ProviderScript::default(), NotifyMetrics::new());
+        let script = ProviderScript::default();
+        let providers = vec![(Provider::Script(script.clone()), concurrency)];
         let actors = unreachable_actors(clock);
-        let delivery = TestDelivery {
-            providers: vec![pooled(&script, clock, concurrency, &metrics)],
-            metrics,
-            script,
-            actors,
-        };
-        Self::with(store, clock, permits, delivery).await
+        Self::with(store, clock, permits, script, providers, actors).await
     }
 
     /// Creates a replica with the given provider and actor service. Its script is not used.
@@ -232,18 +254,8 @@ impl TestReplica {
         provider: Provider,
         actors: ActorClient,
     ) -> Self {
-        let (script, metrics) = (ProviderScript::default(), NotifyMetrics::new());
-        let providers = vec![PooledProvider {
-            provider,
-            ..pooled(&script, clock, 8, &metrics)
-        }];
-        let delivery = TestDelivery {
-            metrics,
-            script,
-            providers,
-            actors,
-        };
-        Self::with(store, clock, 8, delivery).await
+        let (script, providers) = (ProviderScript::default(), vec![(provider, 8)]);
+        Self::with(store, clock, 8, script, providers, actors).await
     }
 
     /// Creates a replica with two providers: one for `@other.example`, and one for all other
@@ -256,74 +268,67 @@ impl TestReplica {
         let (script, other) = (ProviderScript::default(), ProviderScript::default());
         script.support_all_except("@other.example");
         other.support_only("@other.example");
-        let metrics = NotifyMetrics::new();
-        let providers = [&script, &other]
-            .map(|script| pooled(script, clock, 1000, &metrics))
-            .into();
-        let delivery = TestDelivery {
-            metrics,
-            script,
-            providers,
-            actors: unreachable_actors(clock),
-        };
-        (Self::with(store, clock, permits, delivery).await, other)
+        let providers = [&script, &other].map(|it| (Provider::Script(it.clone()), 1000));
+        let actors = unreachable_actors(clock);
+        let replica = Self::with(store, clock, permits, script, providers.into(), actors);
+        (replica.await, other)
     }
 
+    /// Creates a replica with these providers and the numbers of their concurrent calls.
     async fn with(
         store: &Store,
         clock: &Clock,
         permits: usize,
-        TestDelivery {
-            metrics,
-            script,
-            providers,
-            actors,
-        }: TestDelivery,
+        script: ProviderScript,
+        providers: Vec<(Provider, usize)>,
+        actors: ActorClient,
     ) -> Self {
+        let metrics = NotifyMetrics::new();
+        let pooled = |(provider, concurrency)| PooledProvider {
+            name: "script".to_owned(),
+            provider,
+            weight: 1,
+            limiter: PriorityLimiter::new(concurrency, None),
+            shares: ShareLimiter::new(concurrency),
+            breaker: ProviderCircuitBreaker::new(clock.clone()),
+            status: ProviderStatus::new(Channel::Email, "script", &metrics),
+        };
+        let providers = providers.into_iter().map(pooled).collect();
         let (store, clock) = (store.clone(), clock.clone());
-        let workers = WorkerRegistry::start(store.clone(), clock.clone(), LeaseClock::Local).await;
         let permits = PerChannel::from_fn(|_| permits);
         let dispatch_state = Arc::new(DispatchState::new(&permits, &permits));
         let stop = CancellationToken::new();
-        let (completed, over) = mpsc::unbounded_channel();
-        let suppression = Arc::new(Suppression::new(store.clone()));
-        let templates = Arc::new(ArcSwap::from_pointee(templates()));
-        let cache = Cache::memory(clock.clone());
         let mut channels = PerChannel::default();
         *channels.get_mut(Channel::Email) = providers;
         let pool = Arc::new(ProviderPool::new(channels, ErrorCodeTable::shipped()));
+        let pauses = ProviderPauses::new(
+            store.clone(),
+            Arc::clone(&pool),
+            Arc::clone(&dispatch_state),
+        );
         let executor = AttemptExecutor {
-            templates: Arc::clone(&templates),
+            templates: Arc::new(ArcSwap::from_pointee(templates())),
             actors,
             store: store.clone(),
-            providers: Arc::clone(&pool),
-            suppression: Arc::clone(&suppression),
-            unverified: UnverifiedQuota::new(cache, clock.clone()),
+            providers: pool,
+            suppression: Arc::new(Suppression::new(store.clone())),
+            unverified: UnverifiedQuota::new(Cache::memory(clock.clone()), clock.clone()),
         };
-        let runner = AttemptRunner::new(
+        let (context, result_writer) = DispatchContext::start(
             executor,
-            clock.clone(),
-            Arc::clone(&workers),
-            completed,
+            Arc::clone(&dispatch_state),
+            metrics.clone(),
+            (clock.clone(), LeaseClock::Local),
             stop.clone(),
             None,
-        );
-        let context = DispatchContext {
-            store: store.clone(),
-            clock: clock.clone(),
-            sequence: Arc::new(OrderSequence::new(clock.clone())),
-            workers: Arc::clone(&workers),
-            dispatch_state: Arc::clone(&dispatch_state),
-            runner: Arc::clone(&runner),
-            metrics: metrics.clone(),
-        };
-        let pauses = ProviderPauses::new(store.clone(), pool, Arc::clone(&dispatch_state));
+        )
+        .await;
         let (mut submissions, mut committer) = SubmissionQueue::open(context.clone());
         (submissions.timeout, committer.timeout) = (PATIENCE, PATIENCE);
         Self {
             metrics,
             dispatcher: Dispatcher::new(Channel::Email, &context),
-            result_writer: ResultWriter::new(&context, over),
+            result_writer,
             mover: DelayedRowMover {
                 store: store.clone(),
                 clock: clock.clone(),
@@ -334,22 +339,19 @@ impl TestReplica {
             script,
             submissions,
             committer,
-            runner,
-            workers,
+            suppression: Arc::clone(&context.runner.executor.suppression),
+            templates: Arc::clone(&context.runner.executor.templates),
+            runner: context.runner,
+            workers: context.workers,
             dispatch_state,
             stop,
-            suppression,
-            templates,
             pauses,
         }
     }
 
     /// Accepts one e-mail notification.
     pub(crate) async fn accept(&mut self, priority: Priority) -> NotificationId {
-        self.submit(draft(priority), None)
-            .await
-            .expect("acceptance")
-            .id
+        ok(self.submit(draft(priority), None)).await.id
     }
 
     /// Submits a notification as a service.
@@ -358,11 +360,7 @@ impl TestReplica {
         draft: ValidatedRequest,
         key: Option<&str>,
     ) -> Result<AcceptedNotification, Problem> {
-        let principal = Principal {
-            creator: "service:test".into(),
-            actor: None,
-        };
-        self.submit_as(principal, draft, key).await
+        self.submit_as(service_of("test"), draft, key).await
     }
 
     /// Submits a notification as `principal`.
@@ -372,10 +370,8 @@ impl TestReplica {
         draft: ValidatedRequest,
         key: Option<&str>,
     ) -> Result<AcceptedNotification, Problem> {
-        let (submissions, key) = (
-            self.submissions.clone(),
-            key.and_then(IdempotencyKey::parse),
-        );
+        let submissions = self.submissions.clone();
+        let key = key.and_then(IdempotencyKey::parse);
         let answer = tokio::spawn(async move {
             submissions
                 .submit(&principal, draft, key, BudgetPermit::default())
@@ -385,10 +381,33 @@ impl TestReplica {
         answer.await.expect("no panic")
     }
 
+    /// Advances the clock, and renews the lease at the end.
+    pub(crate) async fn advance(&self, seconds: u64) {
+        self.clock.advance(Duration::from_secs(seconds));
+        self.workers.step().await.expect("lease renewal succeeds");
+    }
+
+    /// Advances the clock, moves due rows and runs one round.
+    pub(crate) async fn pass(&mut self, seconds: u64) {
+        self.advance(seconds).await;
+        self.mover.step().await.expect("moved");
+        self.step().await;
+    }
+
+    /// Finds the oldest row of each lane.
+    pub(crate) async fn poll(&mut self) {
+        self.dispatcher.poll().await.expect("polled");
+    }
+
+    /// Claims rows of known lanes, and returns their number.
+    pub(crate) async fn claim(&mut self) -> usize {
+        self.dispatcher.claim_available().await.expect("claimed")
+    }
+
     /// Runs one round: poll, claim, deliver, write results. Returns the number of results written.
     pub(crate) async fn step(&mut self) -> usize {
-        self.dispatcher.poll().await.expect("scan");
-        self.dispatcher.claim_available().await.expect("claim");
+        self.poll().await;
+        self.claim().await;
         self.settle().await
     }
 
@@ -399,34 +418,37 @@ impl TestReplica {
         self.result_writer.drain().await
     }
 
+    /// Asserts that a notification has these members, and returns all.
+    pub(crate) async fn assert_view(
+        &self,
+        id: NotificationId,
+        members: serde_json::Value,
+    ) -> serde_json::Value {
+        let view = self.view(id).await;
+        assert_members(&view, &members);
+        view
+    }
+
+    /// Makes providers refuse calls with 451 until their circuit breaker opens.
+    pub(crate) async fn open_breaker(&mut self, priority: Priority) {
+        self.script.refuse(&["451"; 10]);
+        for _ in 0..10 {
+            self.accept(priority).await;
+        }
+        self.step().await;
+    }
+
+    /// Returns the status of a notification.
+    pub(crate) async fn status(&self, id: NotificationId) -> serde_json::Value {
+        self.view(id).await["status"].take()
+    }
+
     pub(crate) async fn view(&self, id: NotificationId) -> serde_json::Value {
-        let snapshot = self
-            .store
-            .read(&[id])
-            .await
-            .expect("read")
-            .pop()
-            .expect("a stored notification");
+        let snapshot = ok(self.store.read(&[id])).await.pop();
+        let snapshot = snapshot.expect("a stored notification");
         let flow = |channel| self.dispatch_state.channel(channel).flow();
         let view = StatusView::of(&snapshot, self.clock.earliest(), flow);
         serde_json::to_value(view).expect("JSON")
-    }
-}
-
-fn pooled(
-    script: &ProviderScript,
-    clock: &Clock,
-    concurrency: usize,
-    metrics: &NotifyMetrics,
-) -> PooledProvider {
-    PooledProvider {
-        name: "script".to_owned(),
-        provider: Provider::Script(script.clone()),
-        weight: 1,
-        limiter: PriorityLimiter::new(concurrency, None),
-        shares: ShareLimiter::new(concurrency),
-        breaker: ProviderCircuitBreaker::new(clock.clone()),
-        status: ProviderStatus::new(Channel::Email, "script", metrics),
     }
 }
 
@@ -438,13 +460,8 @@ pub(crate) fn actors(base: &str, identity: &IdentityConfig, clock: &Clock) -> Ac
         anyone: false,
         unverified: PerChannel::default(),
     };
-    let metrics = NotifyMetrics::new();
-    ActorClient::new(
-        base.parse().expect("URL"),
-        calls,
-        own,
-        metrics.dependencies(),
-    )
+    let (base, metrics) = (base.parse().expect("URL"), NotifyMetrics::new());
+    ActorClient::new(base, calls, own, &metrics.dependencies)
 }
 
 pub(crate) fn unreachable_actors(clock: &Clock) -> ActorClient {
@@ -458,10 +475,7 @@ pub(crate) fn draft(priority: Priority) -> ValidatedRequest {
         channel: Channel::Email,
         recipient: Address::Email(address).into(),
         template: TemplateName::parse("welcome").expect("name"),
-        variables: serde_json::json!({"name": "Ada"})
-            .as_object()
-            .cloned()
-            .expect("object"),
+        variables: std::iter::once(("name".to_owned(), "Ada".into())).collect(),
         locale: None,
         priority,
         send_at: None,

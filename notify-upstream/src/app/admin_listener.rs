@@ -11,8 +11,8 @@ use crate::http::admin_routes;
 impl App {
     /// Returns the routes of the admin listener: readiness, metrics, and the protected ones.
     pub(super) fn admin_router(&self, origin: ConfigOrigin) -> Router {
-        let clock = self.clock.clone();
-        origin.export(&self.metrics.registry());
+        let clock = self.service.clock.clone();
+        origin.export(&self.service.metrics.registry);
         let info = ProcessInfo {
             service: "postern-notify",
             version: env!("CARGO_PKG_VERSION"),
@@ -20,10 +20,10 @@ impl App {
             config_hash: origin.hash,
             started_at: clock.now(),
         };
-        let info = admin_api::info_route(info, self.health(), clock);
+        let info = admin_api::info_route(move || info.clone(), self.health(), clock);
         let routes = admin_routes(&self.service, self.admin_parts.clone()).merge(info);
         let token = self.config.admin.token.as_ref();
-        admin::router(self.health(), self.metrics.registry())
+        admin::router(self.health(), self.service.metrics.registry.clone())
             .merge(admin_api::protect(token, routes))
     }
 }

@@ -15,8 +15,10 @@ use crate::config::Config;
 use crate::delivery::actors::{ActorClient, UserAddressPolicy};
 use crate::delivery::mail_token::KEY_VARIABLE;
 use crate::delivery::pool::{ProviderConfig, ProviderDescription, ProviderPool, ProviderSettings};
-use crate::housekeeping::{CacheProbe, TemplateReloader};
+use crate::dispatch::DispatchState;
+use crate::housekeeping::TemplateReloader;
 use crate::metrics::NotifyMetrics;
+use crate::notification::PerChannel;
 use crate::templates::{Templates, fingerprint};
 
 pub(super) fn verifier(config: &Config, clock: &Clock) -> Arc<Verifier> {
@@ -48,18 +50,21 @@ pub(super) fn build_providers(
     let descriptions = config.providers.iter().map(ProviderDescription::of);
     let descriptions = descriptions.collect();
     let providers = std::mem::take(&mut config.providers);
-    let permits = &config.queue.permits;
+    let permits = &config.queue.permits();
     let pool = ProviderPool::build(providers, permits, cache, clock, metrics)?;
     Ok((Arc::new(pool), descriptions))
 }
 
-/// Creates the probe of the cache, which logs its outages itself.
-pub(super) fn cache_probe(cache: &Cache, metrics: &NotifyMetrics) -> CacheProbe {
-    let availability = metrics.dependencies().optional("cache", cache.label());
-    CacheProbe {
-        cache: cache.clone(),
-        availability: availability.without_events(),
-    }
+/// Creates the state that intake and dispatch share.
+pub(super) fn dispatch_state(
+    config: &Config,
+    descriptions: &[ProviderDescription],
+) -> DispatchState {
+    let calls = PerChannel::from_fn(|channel| {
+        let of_channel = descriptions.iter().filter(|it| it.channel == channel);
+        of_channel.map(|provider| provider.concurrency).sum()
+    });
+    DispatchState::new(&config.queue.permits(), &calls)
 }
 
 /// Creates the client of the actor service.
@@ -76,7 +81,7 @@ pub(super) fn actor_client(
         config.actor_service.clone(),
         service_client.clone(),
         address_policy,
-        metrics.dependencies(),
+        &metrics.dependencies,
     )
 }
 
@@ -86,13 +91,6 @@ pub(super) fn load_templates(
     metrics: &NotifyMetrics,
 ) -> Result<(Arc<ArcSwap<Templates>>, TemplateReloader), Exit> {
     let (folder, default_locale) = (&config.templates.folder, &config.templates.default_locale);
-    if !folder.is_dir() {
-        let place = std::path::absolute(folder).unwrap_or_else(|_| folder.clone());
-        return Err(Exit::usage(format!(
-            "templates.folder: there is no folder {}",
-            place.display()
-        )));
-    }
     // The fingerprint is taken before the files are read, so that a concurrent change is noticed.
     let seen = Some(fingerprint(folder));
     let templates = Templates::load(folder, default_locale.clone()).map_err(Exit::usage)?;
@@ -104,7 +102,7 @@ pub(super) fn load_templates(
         templates: Arc::clone(&templates),
         seen,
         is_successful: metrics.events.template_reload_successful.clone(),
-        rejection: metrics.health().degradation("templates"),
+        rejection: metrics.health.degradation("templates"),
     };
     Ok((templates, reloader))
 }

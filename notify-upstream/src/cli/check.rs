@@ -42,7 +42,7 @@ pub(super) async fn run(path: &Path, is_offline: bool) -> Result<Vec<CheckResult
     results.extend(CheckResult::of_assumed(&config.identity.assumed_settings()));
     let without_provider = Channel::ALL.into_iter().filter(|channel| {
         let mut providers = providers.iter();
-        !providers.any(|provider| provider.channel == *channel) && templates.have_channel(*channel)
+        !providers.any(|(_, of, _)| of == channel) && templates.have_channel(*channel)
     });
     results.extend(without_provider.map(|channel| {
         let detail = "has templates and no provider: its notifications wait until they fail";
@@ -70,15 +70,15 @@ pub(super) async fn run(path: &Path, is_offline: bool) -> Result<Vec<CheckResult
 /// Tries what the service calls besides its database.
 async fn check_environment(
     config: &Config,
-    providers: &[CheckedProvider],
+    providers: &[(String, Channel, Provider)],
 ) -> Result<Vec<CheckResult>, Exit> {
-    let cache = Cache::open(&config.cache).await?;
+    let cache = Cache::open(&config.cache, &Clock::system())?;
     let mut results = vec![cache.check().await];
     if config.identity.assumed_settings().is_empty() {
         let tokens = ServiceTokens::new(&config.identity, Clock::system());
         results.push(tokens.check().await);
     }
-    for CheckedProvider { name, provider, .. } in providers {
+    for (name, _, provider) in providers {
         let subject = format!("provider {name}");
         let outcome = Box::pin(provider.probe()).await;
         results.extend(outcome.map(|outcome| {
@@ -89,19 +89,12 @@ async fn check_environment(
     Ok(results)
 }
 
-/// A provider of the file, built and not called.
-struct CheckedProvider {
-    name: String,
-    channel: Channel,
-    provider: Provider,
-}
-
 /// A configuration whose files have been read.
 struct Checked {
     config: Config,
     templates: Templates,
-    /// In the order of the file.
-    providers: Vec<CheckedProvider>,
+    /// The name, the channel and the provider, built and not called, in the order of the file.
+    providers: Vec<(String, Channel, Provider)>,
     /// An e-mail provider that needs the missing key of tokens.
     without_mail_tokens: Option<String>,
 }
@@ -125,33 +118,22 @@ impl Checked {
         {
             let (name, channel) = (provider.name.clone(), provider.channel);
             match provider.build_unused(clock) {
-                Ok(provider) => providers.push(CheckedProvider {
-                    name,
-                    channel,
-                    provider,
-                }),
+                Ok(provider) => providers.push((name, channel, provider)),
                 Err(reason) => {
                     root.fail_at(&format!("provider.{at}"), "invalid_file", reason);
                 }
             }
         }
         let (folder, locale) = (&config.templates.folder, &config.templates.default_locale);
-        let loaded = match folder.is_dir() {
-            true => Templates::load(folder, locale.clone()),
-            false => Err(format!("{}: there is no such folder", folder.display())),
-        };
-        let templates = match loaded {
-            Ok(templates) => Some(templates),
-            Err(mistakes) => {
-                for mistake in mistakes.lines() {
-                    root.fail_at("templates.folder", "invalid_template", mistake);
-                }
-                None
+        let loaded = Templates::load(folder, locale.clone());
+        let templates = loaded.map_err(|mistakes| {
+            for mistake in mistakes.lines() {
+                root.fail_at("templates.folder", "invalid_template", mistake);
             }
-        };
+        });
         Some(Self {
             config,
-            templates: templates?,
+            templates: templates.ok()?,
             providers,
             without_mail_tokens,
         })

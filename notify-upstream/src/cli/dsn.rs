@@ -74,14 +74,10 @@ async fn store_reports(
         let known = snapshots.iter().filter(|snapshot| snapshot.id == id);
         known.flat_map(|snapshot| snapshot.addresses()).collect()
     });
-    let receipts: Vec<_> = reports
-        .iter()
-        .filter_map(|report| report.receipt(dsn::PROVIDER))
-        .collect();
-    if receipts.is_empty() {
+    if reports.is_empty() {
         return discard();
     }
-    let new = store.save_receipts(&receipts).await?;
+    let new = store.save_receipts(dsn::PROVIDER, &reports).await?;
     let TemplateConfig {
         folder,
         default_locale,
@@ -91,10 +87,9 @@ async fn store_reports(
         .then(|| Templates::load(folder, default_locale.clone()).map_err(Exit::usage))
         .transpose()?;
     let suppression = Suppression::new(store.clone());
-    suppression
-        .apply_reports(&reports, templates.as_ref())
-        .await?;
-    let duplicate = receipts.len() as u64 - new;
+    let applied = suppression.apply_reports(&reports, templates.as_ref());
+    applied.await?;
+    let duplicate = reports.len() as u64 - new;
     output.record(
         &format!("{new} stored, {duplicate} duplicate"),
         &json!({ "stored": new, "duplicate": duplicate, "discarded": false }),

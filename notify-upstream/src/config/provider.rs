@@ -6,9 +6,11 @@ use std::collections::BTreeSet;
 use std::net::IpAddr;
 use std::path::PathBuf;
 
+use postern_core::Secret;
 use postern_core::config::{Env, secret};
 use postern_core::decode::{Field, Object};
 use postern_core::email::{EmailAddress, MAX_LOCAL_PART_BYTES};
+use postern_core::settings;
 use url::Url;
 
 use crate::config::webhooks::callback;
@@ -18,60 +20,135 @@ use crate::delivery::provider::{SmtpConfig, SmtpTimeouts, TlsMode};
 use crate::notification::Channel;
 use crate::templates::TemplateName;
 
-// === impl ProviderConfig ===
+settings! {
+    /// Reads a `[[provider]]` table.
+    fn read_provider(object, env: &Env, links: LinkConfig<'_>) -> ProviderConfig {
+        /// Name in events and metrics.
+        name => name,
+        /// Channel that it serves.
+        channel => |field| field.one_of(Channel::NAMES),
+        /// Implementation; keys of one kind only begin with it.
+        kind => |field| read_kind(object, field, channel),
+        /// Share among the providers of the channel.
+        weight = 1 => |field| field.integer(1..=1000),
+        /// Concurrent calls.
+        concurrency = 64 => |field| field.integer(1..=10_000),
+        /// Limit over all replicas, which take turns.
+        rate = None => |field| field.typed("calls per second").integer(1..=1_000_000),
+        provider = (read_settings(kind?, object, env, concurrency?, links)),
+    } => ProviderConfig { name, channel, weight, concurrency, rate, provider }
+}
 
-impl ProviderConfig {
-    pub(super) fn read(
-        object: &Object<'_>,
-        env: &Env,
-        public_url: Option<&Url>,
-        tokens: Option<&MailTokens>,
-    ) -> Option<Self> {
-        let name = object.required("name", name);
-        let channel = object.required("channel", |field| field.one_of(Channel::NAMES));
-        let weight = object.or("weight", 1, |field| field.integer(1..=1000));
-        let concurrency = object.or("concurrency", 64, |field| field.integer(1..=10_000));
-        let rate = object.optional("rate", |field| field.integer(1..=1_000_000));
-        let kind = object.required("kind", |field| field.one_of(PROVIDER_KINDS));
-        if let (Some((word, Some(served))), Some(channel)) = (kind, channel)
-            && served != channel
-        {
-            let served = served.as_str();
-            let detail = format!("kind `{word}` carries the channel `{served}`");
-            object.fail("kind_mismatch", detail);
-        }
-        let links = LinkConfig { public_url, tokens };
-        let provider = match kind?.0 {
-            "smtp" => {
-                let smtp = read_smtp(object, env, concurrency, links);
-                smtp.map(Box::new).map(ProviderSettings::Smtp)
+settings! {
+    fn read_file(object) -> PathBuf {
+        /// file: folder in which messages are written.
+        folder => |field| field.path(),
+    } => folder
+}
+
+settings! {
+    fn read_smtp(object, env: &Env, connections: usize, links: LinkConfig<'_>) -> SmtpConfig {
+        /// smtp: mail server.
+        host => |field| field.text(1..=253),
+        /// smtp; `none` on loopback only.
+        tls = "starttls" => |field| read_tls(field, host.as_deref()),
+        /// smtp.
+        port = { Some(if tls == Some(TlsMode::Tls) { 465 } else { 587 }) } ("`587`, with `tls` `465`")
+            => |field| field.integer(1..=65_535),
+        /// smtp: certificate authorities, PEM.
+        ca_pem as ca_file = None ("built-in root certificates") => |field| {
+            let path = field.typed("path").text(1..=1024)?;
+            let contents = std::fs::read(&path).ok();
+            contents.or_else(|| field.fail("unreadable", format!("cannot read {path}")))
+        },
+        /// smtp: sender address.
+        from => EmailAddress::read,
+        /// smtp: address for delivery reports; a token is added.
+        return_path = None ("`from`") => return_path,
+        /// smtp: sender name.
+        from_name = "" => |field| {
+            let name = field.text(0..=128)?;
+            if name.contains("=?") {
+                return field.fail("invalid_format", "must be the name itself, not encoded");
             }
-            "twilio" => api::read_twilio(object, env, public_url).map(ProviderSettings::Twilio),
-            "http" => api::read_http(object, env).map(ProviderSettings::Http),
-            "fcm" => api::read_fcm(object).map(ProviderSettings::Fcm),
-            "web-push" => api::read_web_push(object, env).map(ProviderSettings::WebPush),
-            "file" => object
-                .required("folder", |field| field.text(1..=1024))
-                .map(PathBuf::from)
-                .map(ProviderSettings::File),
-            _ => Some(ProviderSettings::Null),
-        };
-        Some(Self {
-            name: name?,
-            channel: channel?,
-            weight,
-            concurrency,
-            rate,
-            provider: provider?,
-        })
+            Some(name)
+        },
+        /// smtp: name in EHLO.
+        ehlo_name as hello = { Some(from.as_ref()?.parts().1.to_owned()) } ("domain of `from`")
+            => |field| field.text(1..=253),
+        /// smtp.
+        username = None => |field| field.text(1..=256),
+        password = (match username.as_ref()? {
+            Some(_) => read_password(object, env).map(Some),
+            None => Some(None),
+        }),
+    } => SmtpConfig {
+        host,
+        port,
+        tls,
+        ca_pem,
+        credentials: username.zip(password),
+        ehlo_name,
+        return_path,
+        tokens: links.tokens.cloned(),
+        from: (from, from_name),
+        connections,
+        unsubscribe: unsubscribe_link(links.public_url),
+        timeouts: SmtpTimeouts::default(),
+    }
+}
+
+settings! {
+    fn read_password(object, env: &Env) -> Secret {
+        /// smtp: password; required with `username`.
+        password as password_env => |field| secret(field, env),
+    } => password
+}
+
+/// Reads the `[[provider]]` tables, whose names must be unique.
+pub(super) fn read(
+    root: &Object<'_>,
+    field: Field<'_>,
+    env: &Env,
+    links: LinkConfig<'_>,
+) -> Option<Vec<ProviderConfig>> {
+    let read = |item: Field<'_>| item.object(|object| read_provider(object, env, links));
+    let providers = field.array(read)?;
+    let mut names = BTreeSet::new();
+    for pooled in &providers {
+        if !names.insert(pooled.name.as_str()) {
+            let detail = format!("two providers have the name `{}`", pooled.name);
+            root.fail("duplicate_provider", detail);
+        }
+    }
+    Some(providers)
+}
+
+fn read_settings(
+    (kind, _): ProviderKind,
+    object: &Object<'_>,
+    env: &Env,
+    concurrency: usize,
+    links: LinkConfig<'_>,
+) -> Option<ProviderSettings> {
+    match kind {
+        "smtp" => read_smtp(object, env, concurrency, links)
+            .map(Box::new)
+            .map(ProviderSettings::Smtp),
+        "twilio" => api::read_twilio(object, env, links.public_url).map(ProviderSettings::Twilio),
+        "http" => api::read_http(object, env).map(ProviderSettings::Http),
+        "fcm" => api::read_fcm(object).map(ProviderSettings::Fcm),
+        "web-push" => api::read_web_push(object, env).map(ProviderSettings::WebPush),
+        "file" => read_file(object).map(ProviderSettings::File),
+        _ => Some(ProviderSettings::Null),
     }
 }
 
 /// The service's public URL and the keys for the links in e-mail.
 #[derive(Clone, Copy)]
-struct LinkConfig<'a> {
-    public_url: Option<&'a Url>,
-    tokens: Option<&'a MailTokens>,
+pub(super) struct LinkConfig<'a> {
+    pub(super) public_url: Option<&'a Url>,
+    pub(super) tokens: Option<&'a MailTokens>,
 }
 
 /// A kind of provider with the only channel that it serves, or `None` if it serves any.
@@ -87,24 +164,27 @@ const PROVIDER_KINDS: &[(&str, ProviderKind)] = &[
     ("null", ("null", None)),
 ];
 
+fn read_kind(
+    object: &Object<'_>,
+    field: Field<'_>,
+    channel: Option<Channel>,
+) -> Option<ProviderKind> {
+    let kind = field.one_of(PROVIDER_KINDS)?;
+    if let ((word, Some(served)), Some(channel)) = (kind, channel)
+        && served != channel
+    {
+        let served = served.as_str();
+        let detail = format!("kind `{word}` carries the channel `{served}`");
+        object.fail("kind_mismatch", detail);
+    }
+    Some(kind)
+}
+
 fn name(field: Field<'_>) -> Option<String> {
-    let text = field.text(1..=32)?;
+    let text = field.typed("1 to 32 of `a-z0-9-_`").text(1..=32)?;
     let is_valid = TemplateName::parse(&text).is_some();
     let name = is_valid.then_some(text);
     name.or_else(|| field.fail("invalid_format", "must be of a-z, 0-9, - and _"))
-}
-
-pub(super) fn check_unique_names(root: &Object<'_>, providers: &[ProviderConfig]) {
-    let mut names = BTreeSet::new();
-    for pooled in providers
-        .iter()
-        .filter(|pooled| !names.insert(pooled.name.as_str()))
-    {
-        root.fail(
-            "duplicate_provider",
-            format!("two providers have the name `{}`", pooled.name),
-        );
-    }
 }
 
 /// Returns the beginning of links to unsubscribe: only https is allowed (RFC 8058 section 3.1).
@@ -116,72 +196,20 @@ fn unsubscribe_link(public_url: Option<&Url>) -> Option<String> {
     ))
 }
 
-fn read_smtp(
-    object: &Object<'_>,
-    env: &Env,
-    connections: usize,
-    LinkConfig { public_url, tokens }: LinkConfig<'_>,
-) -> Option<SmtpConfig> {
-    let host = object.required("host", |field| field.text(1..=253));
+fn read_tls(field: Field<'_>, host: Option<&str>) -> Option<TlsMode> {
     let modes = [
         ("starttls", TlsMode::StartTls),
         ("tls", TlsMode::Tls),
         ("none", TlsMode::None),
     ];
-    let tls = object.or("tls", TlsMode::StartTls, |field| {
-        let mode = field.one_of(&modes)?;
-        if mode == TlsMode::None && !host.as_deref().is_some_and(is_loopback) {
-            return field.fail(
-                "not_allowed",
-                "`none` is allowed only where host is a loopback address",
-            );
-        }
-        Some(mode)
-    });
-    let port = object.or(
-        "port",
-        if tls == TlsMode::Tls { 465 } else { 587 },
-        |field| field.integer(1..=65_535),
-    );
-    let ca_pem = object.optional("ca_file", |field| {
-        let path = field.text(1..=1024)?;
-        std::fs::read(&path)
-            .ok()
-            .or_else(|| field.fail("unreadable", format!("cannot read {path}")))
-    });
-    let from = object.required("from", EmailAddress::read);
-    let return_path = object.optional("return_path", return_path);
-    let from_name = object.or("from_name", String::new(), |field| {
-        let name = field.text(0..=128)?;
-        if name.contains("=?") {
-            return field.fail("invalid_format", "must be the name itself, not encoded");
-        }
-        Some(name)
-    });
-    let ehlo_name = object.optional("hello", |field| field.text(1..=253));
-    let credentials = object
-        .optional("username", |field| field.text(1..=256))
-        .map(|user| (user, secret(object, env, "password_env")));
-    let unsubscribe = unsubscribe_link(public_url);
-    let credentials = match credentials {
-        Some((user, password)) => Some((user, password?)),
-        None => None,
-    };
-    let from = from?;
-    Some(SmtpConfig {
-        host: host?,
-        port,
-        tls,
-        ca_pem,
-        credentials,
-        ehlo_name: ehlo_name.unwrap_or_else(|| from.parts().1.to_owned()),
-        return_path,
-        tokens: tokens.cloned(),
-        from: (from, from_name),
-        connections,
-        unsubscribe,
-        timeouts: SmtpTimeouts::default(),
-    })
+    let mode = field.one_of(&modes)?;
+    if mode == TlsMode::None && !host.is_some_and(is_loopback) {
+        return field.fail(
+            "not_allowed",
+            "`none` is allowed only where host is a loopback address",
+        );
+    }
+    Some(mode)
 }
 
 /// Reads an address whose local part leaves room for `+` and a token.

@@ -1,7 +1,8 @@
 //! The `[webhooks]` tables of the configuration.
 
 use postern_core::config::{Env, secret};
-use postern_core::decode::Object;
+use postern_core::decode::{Field, Object};
+use postern_core::settings;
 use url::Url;
 
 use crate::delivery::provider::check_tls;
@@ -10,75 +11,89 @@ use crate::receipts::webhook::{
     Webhooks,
 };
 
-/// Reads the table `[webhooks]`. Requests of providers without a table are answered as those with
-/// an invalid signature.
-pub(super) fn read(root: &Object<'_>, env: &Env, public_url: Option<&Url>) -> Option<Webhooks> {
-    let tables = root.section("webhooks", |table| {
-        let twilio = table.optional("twilio", |field| {
-            field.object(|twilio| {
-                let auth_token = secret(twilio, env, "auth_token_env");
-                let Some(base) = public_url else {
-                    twilio.fail(
-                        "missing_field",
-                        "needs public_url, which is part of what Twilio signs",
-                    );
-                    return None;
-                };
-                Some(TwilioWebhook {
-                    auth_token: auth_token?,
-                    url: callback(base, "webhooks/twilio"),
-                })
-            })
-        });
-        let sns = table.section("sns", |sns| {
-            let topics = sns.list("topics", |field| {
-                let topic = field.text(1..=256)?;
-                let is_valid = SnsWebhook::is_topic(&topic);
-                if is_valid {
-                    Some(topic)
-                } else {
-                    field.fail("invalid_format", "must be the ARN of a topic")
-                }
-            });
-            if let Err(reason) = check_tls() {
-                sns.fail("tls_unavailable", reason);
-                return None;
-            }
-            Some(SnsWebhook {
-                topics,
-                certificates: CertificateCache::new(postern_service::calls::http_client()),
-            })
-        });
-        let sendgrid = table.section("sendgrid", |sendgrid| {
-            sendgrid.required("public_key", |field| {
-                SendGridWebhook::new(field.string()?)
-                    .or_else(|| field.fail("invalid_format", "must be base64"))
-            })
-        });
-        let mailgun = table.section("mailgun", |mailgun| {
-            secret(mailgun, env, "signing_key_env")
-                .map(|signing_key| MailgunWebhook { signing_key })
-        });
-        let standard = table.section("standard", |standard| {
-            let key = secret(standard, env, "secret_env")?;
-            let read = StandardWebhook::new(&key);
-            if read.is_none() {
-                standard.fail(
-                    "invalid_format",
-                    "the secret must be base64, after `whsec_` or not",
-                );
-            }
-            read
-        });
-        Some(Webhooks {
-            twilio,
-            sns,
-            sendgrid,
-            mailgun,
-            standard,
-        })
-    });
-    Some(tables.unwrap_or_default())
+settings! {
+    /// Reads the table `[webhooks]`. Requests of providers without a table are answered as those with
+    /// an invalid signature.
+    pub(super) fn read(table, env: &Env, public_url: Option<&Url>) -> Webhooks {
+        /// Reports of Twilio.
+        twilio = None => |field| field.object(|table| read_twilio(table, env, public_url)),
+        /// Reports of SES, by Amazon SNS.
+        sns = None => |field| field.object(read_sns),
+        /// Reports of SendGrid.
+        sendgrid = None => |field| field.object(read_sendgrid),
+        /// Reports of Mailgun.
+        mailgun = None => |field| field.object(|table| read_mailgun(table, env)),
+        /// Reports by Standard Webhooks.
+        standard = None => |field| field.object(|table| read_standard(table, env)),
+    } => Webhooks { twilio, sns, sendgrid, mailgun, standard }
+}
+
+settings! {
+    fn read_twilio(twilio, env: &Env, public_url: Option<&Url>) -> TwilioWebhook {
+        /// The provider's secret.
+        auth_token as auth_token_env => |field| secret(field, env),
+        url = (twilio_url(twilio, public_url)),
+    } => TwilioWebhook { auth_token, url }
+}
+
+settings! {
+    fn read_sns(sns) -> SnsWebhook {
+        /// Accepted topics.
+        topics = [] => |field| field.array(read_topic),
+        _tls = (check_tls().map_err(|reason| sns.fail("tls_unavailable", reason)).ok()),
+    } => SnsWebhook {
+        topics,
+        certificates: CertificateCache::new(postern_service::calls::http_client()),
+    }
+}
+
+settings! {
+    fn read_sendgrid(sendgrid) -> SendGridWebhook {
+        /// Verification key.
+        public_key => |field| {
+            SendGridWebhook::new(field.typed("base64").string()?)
+                .or_else(|| field.fail("invalid_format", "must be base64"))
+        },
+    } => public_key
+}
+
+settings! {
+    fn read_mailgun(mailgun, env: &Env) -> MailgunWebhook {
+        /// The provider's secret.
+        signing_key as signing_key_env => |field| secret(field, env),
+    } => MailgunWebhook { signing_key }
+}
+
+settings! {
+    fn read_standard(standard, env: &Env) -> StandardWebhook {
+        /// The provider's secret.
+        key as secret_env => |field| secret(field, env),
+        webhook = (StandardWebhook::new(key.as_ref()?).or_else(|| {
+            let detail = "the secret must be base64, after `whsec_` or not";
+            standard.fail("invalid_format", detail);
+            None
+        })),
+    } => webhook
+}
+
+fn twilio_url(twilio: &Object<'_>, public_url: Option<&Url>) -> Option<Url> {
+    let Some(base) = public_url else {
+        twilio.fail(
+            "missing_field",
+            "needs public_url, which is part of what Twilio signs",
+        );
+        return None;
+    };
+    Some(callback(base, "webhooks/twilio"))
+}
+
+fn read_topic(field: Field<'_>) -> Option<String> {
+    let topic = field.typed("ARN").text(1..=256)?;
+    if SnsWebhook::is_topic(&topic) {
+        Some(topic)
+    } else {
+        field.fail("invalid_format", "must be the ARN of a topic")
+    }
 }
 
 /// Returns the URL of a path of this service, through the gateway.

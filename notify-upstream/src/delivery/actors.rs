@@ -15,6 +15,7 @@ use serde_json::{Value, json};
 use url::Url;
 
 use crate::address::{ActorId, Address, DeviceToken, PhoneNumber, PushSubscription};
+use crate::delivery::provider::body_within;
 use crate::notification::{Channel, PerChannel};
 use crate::principal::Principal;
 
@@ -205,7 +206,7 @@ impl ActorClient {
                         ActorAddressError::Misconfigured
                     }
                 })?;
-        let mut response = trace::send(request).await.map_err(|error| {
+        let response = trace::send(request).await.map_err(|error| {
             if error.is_timeout() {
                 self.record_timeout();
             } else {
@@ -221,23 +222,14 @@ impl ActorClient {
         } else {
             self.availability.record_success();
         }
-        match response.status().as_u16() {
+        match status.as_u16() {
             200 => {}
             404 | 410 => return Err(ActorAddressError::Unknown),
             401 | 403 => return Err(ActorAddressError::Misconfigured),
             _ => return Err(ActorAddressError::Unavailable),
         }
-        let mut body = Vec::new();
-        while let Some(chunk) = response
-            .chunk()
-            .await
-            .map_err(|_| ActorAddressError::Unavailable)?
-        {
-            body.extend_from_slice(&chunk);
-            if body.len() > MAX_PROFILE_BYTES {
-                return Err(ActorAddressError::Unavailable);
-            }
-        }
+        let body = body_within(response, MAX_PROFILE_BYTES).await;
+        let body = body.ok_or(ActorAddressError::Unavailable)?;
         serde_json::from_slice(&body).map_err(|_| ActorAddressError::Unavailable)
     }
 }
@@ -295,10 +287,8 @@ mod tests {
     fn each_channel_uses_its_own_profile_field() {
         let profile = json!({"actorId": "a", "email": "ada@example.com", "phone": "+491701234567", "deviceToken": "t"});
         for channel in Channel::ALL {
-            assert_eq!(
-                address_of(&profile, channel).map(|address| address.channel()),
-                Some(channel)
-            );
+            let address = address_of(&profile, channel).expect("an address");
+            assert_eq!(address.channel(), channel);
         }
         assert!(address_of(&json!({"email": "a@b\r\nRCPT"}), Channel::Email).is_none());
         assert!(address_of(&json!({"email": "a@example.com"}), Channel::Sms).is_none());

@@ -9,8 +9,8 @@ use postern_core::circuit_breaker::BreakerState;
 
 use crate::address::{Address, Recipient};
 use crate::delivery::actors::{ActorAddress, ActorAddressError, ActorClient};
-use crate::delivery::outcome::{AttemptFailure, AttemptOutcome, AttemptReport, SentMessage};
-use crate::delivery::pool::{CallFailure, CallPermit, CallRejection, CallRequest, ProviderPool};
+use crate::delivery::outcome::{AttemptFailure, AttemptOutcome, SentMessage};
+use crate::delivery::pool::{CallPermit, CallRejection, CallRequest, ProviderPool};
 use crate::delivery::provider::{OutgoingMessage, ProviderRefusal};
 use crate::delivery::retry::FailureClass;
 use crate::delivery::suppression::{Suppression, SuppressionList};
@@ -19,7 +19,7 @@ use crate::lease::{WorkerLease, WorkerRegistry};
 use crate::notification::Channel;
 use crate::principal::Principal;
 use crate::store::{Claimed, NotificationSnapshot, Record, Replay, Store};
-use crate::templates::{self, Locale, MessageContent, TemplateName, Templates};
+use crate::templates::{Locale, MessageContent, TemplateName, TemplateSettings, Templates};
 
 /// Executes delivery attempts.
 #[derive(Debug)]
@@ -53,37 +53,21 @@ pub(crate) struct DeliveryAttempt<'a> {
     pub(crate) stop: &'a CancellationToken,
 }
 
-/// The decision whether a provider is called.
-#[derive(Debug)]
-enum CallDecision<'a> {
-    /// A provider is called with this permit.
-    Call(CallPermit<'a>),
-    /// The attempt ends without a call.
-    End(AttemptOutcome),
-}
-
-/// The result of rendering a template.
-struct Rendering {
-    /// The version of the template, if the template was found.
-    version: Option<u32>,
-    message: Result<RenderedMessage, AttemptFailure>,
-}
-
-/// A rendered template.
-struct RenderedMessage {
-    content: MessageContent,
-    settings: DeliverySettings,
-}
+/// A rendered template, with its settings.
+type RenderedMessage = (MessageContent, Arc<TemplateSettings>);
 
 // === impl DeliveryAttempt ===
 
 impl DeliveryAttempt<'_> {
-    /// Runs `step`, or returns `None` if the process stops first.
-    async fn unless_stopped<T>(&self, step: impl Future<Output = T>) -> Option<T> {
+    /// Runs `step`, unless the process stops first.
+    async fn unless_stopped<T, E: Into<AttemptOutcome>>(
+        &self,
+        step: impl Future<Output = Result<T, E>>,
+    ) -> Result<T, AttemptOutcome> {
         tokio::select! {
             biased;
-            () = self.stop.cancelled() => None,
-            done = step => Some(done),
+            () = self.stop.cancelled() => Err(AttemptOutcome::NotStarted),
+            done = step => done.map_err(Into::into),
         }
     }
 }
@@ -91,17 +75,20 @@ impl DeliveryAttempt<'_> {
 // === impl AttemptExecutor ===
 
 impl AttemptExecutor {
-    /// Executes an attempt.
-    pub(crate) async fn deliver(&self, attempt: &DeliveryAttempt<'_>) -> AttemptReport {
-        let Rendering { version, message } = self.render(&attempt.claimed.record);
+    /// Executes an attempt. Returns the version of the template as well, if it was found.
+    pub(crate) async fn deliver(
+        &self,
+        attempt: &DeliveryAttempt<'_>,
+    ) -> (AttemptOutcome, Option<u32>) {
+        let (version, message) = self.render(&attempt.claimed.record);
         let outcome = match message {
-            Ok(message) => self.try_deliver(attempt, message).await,
-            Err(failure) => Err(failure),
+            Ok((content, settings)) => self.try_deliver(attempt, &content, &settings).await,
+            Err(failure) => Err(failure.into()),
         };
-        AttemptReport {
-            outcome: outcome.unwrap_or_else(AttemptOutcome::Failed),
-            template_version: version,
-        }
+        (
+            outcome.map_or_else(|end| end, AttemptOutcome::Sent),
+            version,
+        )
     }
 
     /// Returns the time of the last replay by an operator, and the number of attempts before it.
@@ -117,56 +104,41 @@ impl AttemptExecutor {
             .last_replay()
     }
 
-    /// Returns the best circuit breaker state among the providers of a channel.
-    pub(crate) fn breaker_state(&self, channel: Channel) -> BreakerState {
-        self.providers.breaker_state(channel)
-    }
-
-    /// Returns whether operators have paused all providers of a channel.
-    pub(crate) fn is_paused(&self, channel: Channel) -> bool {
-        self.providers.is_paused(channel)
-    }
-
     /// Delivers a rendered message. A stop interrupts every step before the call, but not the call.
+    ///
+    /// # Errors
+    /// The outcome, if the message was not sent.
     async fn try_deliver(
         &self,
         attempt: &DeliveryAttempt<'_>,
-        RenderedMessage { content, settings }: RenderedMessage,
-    ) -> Result<AttemptOutcome, AttemptFailure> {
+        content: &MessageContent,
+        settings: &TemplateSettings,
+    ) -> Result<SentMessage, AttemptOutcome> {
         let record = &attempt.claimed.record;
-        let Some(address) = attempt
-            .unless_stopped(self.address(attempt.claimed, &settings))
-            .await
-        else {
-            return Ok(AttemptOutcome::NotStarted);
-        };
-        let address = address?;
+        let address = self.address(attempt.claimed, settings);
+        let address = attempt.unless_stopped(address).await?;
         let message = OutgoingMessage {
             id: attempt.claimed.id,
             to: &address,
-            content: &content,
+            content,
             sent_at: attempt.clock.now(),
             expires_at: record.expires_at,
             urgent: record.lane.priority.is_urgent(),
             unsubscribe: settings.category.is_some(),
         };
-        let permit = match attempt
-            .unless_stopped(self.acquire_permit(attempt, &message, &settings))
-            .await
-        {
-            None => return Ok(AttemptOutcome::NotStarted),
-            Some(decision) => match decision? {
-                CallDecision::Call(permit) => permit,
-                CallDecision::End(outcome) => return Ok(outcome),
-            },
-        };
+        let permit = self.acquire_permit(attempt, &message, settings);
+        let permit = attempt.unless_stopped(permit).await?;
+        let provider = permit.provider().to_owned();
         match permit.send(&message).await {
-            Ok(sent) => Ok(AttemptOutcome::Sent(sent)),
-            Err(CallFailure { provider, refusal }) => {
+            Ok(detail) => Ok(SentMessage {
+                provider,
+                detail,
+                address: Some(address.hash()),
+            }),
+            Err(refusal) => {
                 let channel = record.lane.channel;
-                Err(self
-                    .failure_of(Some(provider), refusal, channel, &address)
-                    .await)
+                let failure = self.failure_of(Some(provider), refusal, channel, &address);
+                Err(failure.await.into())
             }
         }
     }
@@ -185,7 +157,7 @@ impl AttemptExecutor {
         let listed = self.suppression.list_in_turn(channel, address, category);
         let listed = listed
             .await
-            .map_err(|_| AttemptFailure::of(FailureClass::Transient, "suppression_unavailable"))?;
+            .map_err(|_| AttemptFailure::transient("suppression_unavailable"))?;
         match listed {
             Some(SuppressionList::Suppressed) => {
                 Err(AttemptFailure::permanent("address_suppressed"))
@@ -198,12 +170,15 @@ impl AttemptExecutor {
     }
 
     /// Waits for the permit to call a provider.
+    ///
+    /// # Errors
+    /// The outcome, if none is called.
     async fn acquire_permit(
         &self,
         attempt: &DeliveryAttempt<'_>,
         message: &OutgoingMessage<'_>,
-        settings: &DeliverySettings,
-    ) -> Result<CallDecision<'_>, AttemptFailure> {
+        settings: &TemplateSettings,
+    ) -> Result<CallPermit<'_>, AttemptOutcome> {
         let Claimed {
             attempt: number,
             record,
@@ -213,11 +188,11 @@ impl AttemptExecutor {
         if *number > 1
             && let Some(sent) = Box::pin(self.reconcile(message)).await?
         {
-            return Ok(CallDecision::End(AttemptOutcome::Sent(sent)));
+            return Err(AttemptOutcome::Sent(sent));
         }
         // The row is released with its place and its attempt until a probe has succeeded.
         if matches!(self.providers.breaker_state(channel), BreakerState::Open(_)) {
-            return Ok(CallDecision::End(AttemptOutcome::NotStarted));
+            return Err(AttemptOutcome::NotStarted);
         }
         let request = CallRequest {
             channel,
@@ -229,10 +204,11 @@ impl AttemptExecutor {
         let permit = match self.providers.acquire(&request).await {
             Ok(permit) => permit,
             Err(CallRejection::Refused(refusal)) => {
-                return Err(self.failure_of(None, refusal, channel, message.to).await);
+                let failure = self.failure_of(None, refusal, channel, message.to);
+                return Err(failure.await.into());
             }
             Err(CallRejection::CircuitOpen(left)) => {
-                return Ok(CallDecision::End(AttemptOutcome::CircuitOpen(left)));
+                return Err(AttemptOutcome::CircuitOpen(left));
             }
         };
         Box::pin(self.check_suppression(channel, message.to, settings.category.as_deref())).await?;
@@ -240,14 +216,14 @@ impl AttemptExecutor {
             .expires_at
             .is_some_and(|end| end <= attempt.clock.earliest())
         {
-            return Ok(CallDecision::End(AttemptOutcome::Expired));
+            return Err(AttemptOutcome::Expired);
         }
         // During the wait the circuit breaker may have opened, or another worker may have taken the
         // row over and called a provider.
         if permit.is_stale() || !attempt.workers.may_start(attempt.worker) {
-            return Ok(CallDecision::End(AttemptOutcome::NotStarted));
+            return Err(AttemptOutcome::NotStarted);
         }
-        Ok(CallDecision::Call(permit))
+        Ok(permit)
     }
 
     /// Returns the message if an earlier attempt has reached a provider according to a receipt.
@@ -256,8 +232,7 @@ impl AttemptExecutor {
         message: &OutgoingMessage<'_>,
     ) -> Result<Option<SentMessage>, AttemptFailure> {
         let known = self.store.read(&[message.id]).await;
-        let known = known
-            .map_err(|_| AttemptFailure::of(FailureClass::Transient, "history_unavailable"))?;
+        let known = known.map_err(|_| AttemptFailure::transient("history_unavailable"))?;
         let provider = known
             .first()
             .and_then(NotificationSnapshot::reporting_provider);
@@ -271,45 +246,44 @@ impl AttemptExecutor {
     /// Renders the template. A template that is missing or fails is a configuration error, which an
     /// operator can repair: while files are replaced across replicas, a notification accepted with
     /// one version may be rendered with another.
-    fn render(&self, record: &Record) -> Rendering {
+    /// Returns its version as well, if it was found.
+    fn render(&self, record: &Record) -> (Option<u32>, Result<RenderedMessage, AttemptFailure>) {
         let templates = self.templates.load();
-        let name = TemplateName::parse(&record.template);
-        let found = name.as_ref().and_then(|name| {
+        let (name, locale) = (
+            TemplateName::parse(&record.template),
+            Locale::parse(&record.locale),
+        );
+        let find = |name| {
             templates
-                .find(
-                    name,
-                    record.lane.channel,
-                    Locale::parse(&record.locale).as_ref(),
-                )
+                .find(name, record.lane.channel, locale.as_ref())
                 .ok()
-        });
-        let Some(found) = found else {
-            let failure = AttemptFailure::of(FailureClass::Configuration, "template_gone");
-            return Rendering {
-                version: None,
-                message: Err(failure),
-            };
         };
-        let settings = DeliverySettings::of(found.settings(), record.lane.channel);
+        let Some(found) = name.as_ref().and_then(find) else {
+            let failure = AttemptFailure::of(FailureClass::Configuration, "template_gone");
+            return (None, Err(failure));
+        };
         let content = match serde_json::from_str(&record.variables) {
             Ok(variables) => found
                 .render(&variables, Principal::author(&record.creator))
-                .map_err(|error| AttemptFailure {
-                    detail: Some(error.to_string()),
-                    ..AttemptFailure::of(FailureClass::Configuration, "template_failed")
+                .map_err(|error| {
+                    let mut failure =
+                        AttemptFailure::of(FailureClass::Configuration, "template_failed");
+                    failure.refusal.detail = Some(error.to_string());
+                    failure
                 }),
             Err(_) => Err(AttemptFailure::permanent("variables_unreadable")),
         };
-        Rendering {
-            version: Some(found.version()),
-            message: content.map(|content| RenderedMessage { content, settings }),
-        }
+        let settings = Arc::clone(found.settings());
+        (
+            Some(found.version()),
+            content.map(|content| (content, settings)),
+        )
     }
 
     async fn address(
         &self,
         Claimed { id, record, .. }: &Claimed,
-        settings: &DeliverySettings,
+        settings: &TemplateSettings,
     ) -> Result<Address, AttemptFailure> {
         let channel = record.lane.channel;
         let actor = match serde_json::from_str(&record.recipient) {
@@ -328,13 +302,13 @@ impl AttemptExecutor {
                 AttemptFailure::of(FailureClass::Configuration, "actor_service_refuses")
             }
             ActorAddressError::Unavailable => {
-                AttemptFailure::of(FailureClass::Transient, "actor_service_unavailable")
+                AttemptFailure::transient("actor_service_unavailable")
             }
         })?;
         if is_trusted {
             return Ok(address);
         }
-        if !settings.unverified {
+        if !settings.unverified_addresses.get(channel) {
             return Err(AttemptFailure::permanent("address_not_verified"));
         }
         match self
@@ -344,10 +318,7 @@ impl AttemptExecutor {
         {
             Ok(true) => Ok(address),
             Ok(false) => Err(AttemptFailure::permanent("unverified_address_quota")),
-            Err(_) => Err(AttemptFailure::of(
-                FailureClass::Transient,
-                "quota_unavailable",
-            )),
+            Err(_) => Err(AttemptFailure::transient("quota_unavailable")),
         }
     }
 
@@ -365,28 +336,9 @@ impl AttemptExecutor {
                 .await;
         }
         AttemptFailure {
-            class: refusal.class,
+            refusal,
             provider,
-            code: refusal.code,
-            detail: refusal.detail,
-            retry_after: refusal.retry_after,
             address: Some(Box::new(address.hash())),
-        }
-    }
-}
-
-/// The settings of a template that concern delivery.
-struct DeliverySettings {
-    category: Option<String>,
-    /// Whether the message may go to the unverified address of the requesting user.
-    unverified: bool,
-}
-
-impl DeliverySettings {
-    fn of(settings: &templates::TemplateSettings, channel: Channel) -> Self {
-        Self {
-            category: settings.category.clone(),
-            unverified: *settings.unverified_addresses.get(channel),
         }
     }
 }

@@ -7,9 +7,8 @@ use std::time::{Duration, Instant};
 use postern_core::circuit_breaker::BreakerState;
 use postern_core::weighted::weighted_choice;
 
-use crate::delivery::outcome::SentMessage;
 use crate::delivery::provider::{
-    ErrorCodeTable, OutgoingMessage, Provider, ProviderAck, ProviderRefusal,
+    ErrorCodeTable, OutgoingMessage, Provider, ProviderRefusal, SendResult,
 };
 use crate::delivery::retry::FailureClass;
 use crate::notification::{Channel, NotificationId, PerChannel, Priority};
@@ -25,8 +24,7 @@ mod status;
 
 pub(crate) use build::{ProviderConfig, ProviderSettings};
 pub(crate) use circuit_breaker::{BreakerTransition, CallOutcome, ProviderCircuitBreaker};
-use description::RecentReply;
-pub(crate) use description::{ProviderDescription, ProviderState};
+pub(crate) use description::ProviderDescription;
 pub(crate) use priority_limiter::{CallSlot, PriorityLimiter};
 pub(crate) use rate::ProviderRate;
 pub(crate) use share::{ShareGuard, ShareLimiter};
@@ -103,15 +101,6 @@ pub(crate) enum CallRejection {
     CircuitOpen(Duration),
 }
 
-/// A failed call.
-#[derive(Debug)]
-pub(crate) struct CallFailure {
-    /// The name of the provider.
-    pub(crate) provider: String,
-    /// The refusal of the provider.
-    pub(crate) refusal: ProviderRefusal,
-}
-
 /// Maximum duration of one call to any provider; the deadlines of the providers are shorter.
 /// Shutdown waits for as long, see [`MAX_SHUTDOWN_DURATION`](crate::MAX_SHUTDOWN_DURATION).
 pub(crate) const MAX_CALL_DURATION: Duration = Duration::from_secs(90);
@@ -185,28 +174,23 @@ impl CallPermit<'_> {
         self.probe.is_none() && self.pooled.state() != BreakerState::Closed
     }
 
+    /// Returns the name of the provider.
+    pub(crate) fn provider(&self) -> &str {
+        &self.pooled.name
+    }
+
     /// Calls the provider and records the outcome in the circuit breaker.
     ///
     /// # Errors
     /// The provider refused the message or did not answer in time.
-    pub(crate) async fn send(
-        mut self,
-        message: &OutgoingMessage<'_>,
-    ) -> Result<SentMessage, CallFailure> {
+    pub(crate) async fn send(mut self, message: &OutgoingMessage<'_>) -> SendResult {
         if self.probe.is_some() {
             self.pooled.status.record_probe();
         }
         let started_at = Instant::now();
-        let call = self.pooled.provider.send(message);
-        let outcome = match tokio::time::timeout(MAX_CALL_DURATION, call).await {
-            Ok(outcome) => outcome,
-            Err(_) => Err(self.codes.classify("*", "timeout")),
-        };
+        let outcome = self.pooled.call(message, self.codes).await;
         self.record(outcome.as_ref().err(), started_at.elapsed(), message.id);
-        match outcome {
-            Ok(ack) => Ok(self.pooled.sent(message, ack)),
-            Err(refusal) => Err(self.pooled.failure(refusal)),
-        }
+        outcome
     }
 
     fn record(&mut self, refusal: Option<&ProviderRefusal>, took: Duration, id: NotificationId) {
@@ -245,19 +229,11 @@ impl PooledProvider {
         }
     }
 
-    fn sent(&self, message: &OutgoingMessage<'_>, ack: ProviderAck) -> SentMessage {
-        SentMessage {
-            provider: self.name.clone(),
-            detail: ack.detail,
-            address: Some(message.to.hash()),
-        }
-    }
-
-    fn failure(&self, refusal: ProviderRefusal) -> CallFailure {
-        CallFailure {
-            provider: self.name.clone(),
-            refusal,
-        }
+    /// Calls the provider, without its limits and circuit breaker.
+    async fn call(&self, message: &OutgoingMessage<'_>, codes: &ErrorCodeTable) -> SendResult {
+        let call = self.provider.send(message);
+        let outcome = tokio::time::timeout(MAX_CALL_DURATION, call).await;
+        outcome.unwrap_or_else(|_| Err(codes.classify("*", "timeout")))
     }
 }
 
@@ -287,11 +263,9 @@ fn choose<'a>(
         .filter(|pooled| pooled.provider.supports(request.message.to))
         .collect();
     if suitable.is_empty() {
-        let (class, code) = (FailureClass::Configuration, "no_provider".to_owned());
         return Err(CallRejection::Refused(ProviderRefusal {
-            class,
-            code,
-            ..ProviderRefusal::unsupported_message()
+            class: FailureClass::Configuration,
+            ..ProviderRefusal::not_sent("no_provider")
         }));
     }
     let may_be_called = |pooled: &&PooledProvider| !matches!(pooled.state(), BreakerState::Open(_));

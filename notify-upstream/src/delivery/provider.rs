@@ -1,6 +1,6 @@
 //! Providers: one implementation for each kind.
 //!
-//! An [`OutgoingMessage`] enters; a [`ProviderAck`] or a classified [`ProviderRefusal`] leaves.
+//! An [`OutgoingMessage`] enters; a reply or a classified [`ProviderRefusal`] leaves.
 //! Depends on `address`, `templates`, `retry` and `mail_token`.
 
 mod call;
@@ -8,7 +8,6 @@ mod codes;
 mod fcm;
 mod file;
 mod generic;
-mod probe;
 mod segments;
 mod smtp;
 mod twilio;
@@ -19,8 +18,8 @@ use std::time::Duration;
 use postern_core::clock::Timestamp;
 use serde::Deserialize;
 
-pub(crate) use call::check_tls;
-pub(crate) use codes::{ErrorCodeTable, INTERNAL_ERROR, is_enhanced};
+pub(crate) use call::{body_within, check_tls};
+pub(crate) use codes::{ErrorCodeTable, is_enhanced};
 pub(crate) use fcm::{FcmAccount, FcmProvider};
 pub(crate) use file::FileProvider;
 pub(crate) use generic::{HttpConfig, HttpProvider};
@@ -32,6 +31,7 @@ pub(crate) use web_push::{VapidKey, WebPushProvider};
 use crate::address::Address;
 use crate::delivery::retry::FailureClass;
 use crate::notification::NotificationId;
+use crate::store::printable;
 use crate::templates::MessageContent;
 
 /// A provider, ready to send.
@@ -76,12 +76,8 @@ pub(crate) struct OutgoingMessage<'a> {
     pub(crate) unsubscribe: bool,
 }
 
-/// The acceptance of a message by a provider.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct ProviderAck {
-    /// The response of the provider.
-    pub(crate) detail: Option<String>,
-}
+/// The reply of a provider that accepted a message, if it said something, or its refusal.
+pub(crate) type SendResult = Result<Option<String>, ProviderRefusal>;
 
 /// The refusal of a message by a provider, or the failure of the call.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -99,6 +95,12 @@ pub(crate) struct ProviderRefusal {
     /// The scope of the fault, for the circuit breaker.
     pub(crate) scope: FaultScope,
 }
+
+/// The code of the refusal of an address or message of a kind that a provider does not support.
+pub(crate) const UNSUPPORTED: &str = "address_kind_not_carried";
+
+/// Maximum length of a provider's reply in the history, in bytes.
+pub(crate) const MAX_DETAIL_BYTES: usize = 500;
 
 /// The scope of a fault.
 #[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
@@ -144,13 +146,10 @@ impl Provider {
     ///
     /// # Errors
     /// The provider refused the message, classified by the table of error codes.
-    pub(crate) async fn send(
-        &self,
-        message: &OutgoingMessage<'_>,
-    ) -> Result<ProviderAck, ProviderRefusal> {
+    pub(crate) async fn send(&self, message: &OutgoingMessage<'_>) -> SendResult {
         // The template may have changed since acceptance.
         if exceeded_limit(message.content).is_some() {
-            return Err(ProviderRefusal::message_too_long());
+            return Err(ProviderRefusal::not_sent("message_too_long"));
         }
         // Each call is boxed: the future of an attempt is moved, and would be as large as the
         // largest call.
@@ -161,10 +160,27 @@ impl Provider {
             Self::Fcm(fcm) => Box::pin(fcm.send(message)).await,
             Self::WebPush(push) => Box::pin(push.send(message)).await,
             Self::File(file) => Box::pin(file.send(message)).await,
-            Self::Null => Ok(ProviderAck::default()),
+            Self::Null => Ok(None),
             #[cfg(test)]
             Self::Script(script) => script.send(message).await,
         }
+    }
+
+    /// Calls the provider as far as that is possible without a message. Returns what was found;
+    /// `None` if nobody can be called, as with the push services of browsers.
+    ///
+    /// # Errors
+    /// The provider does not answer, or does not accept the credentials.
+    pub(crate) async fn probe(&self) -> Option<Result<&'static str, ProviderRefusal>> {
+        Some(match self {
+            Self::Smtp(smtp) => smtp.probe().await.map(|()| "accepts the session"),
+            Self::Twilio(twilio) => twilio.probe().await.map(|()| "knows the account"),
+            Self::Fcm(fcm) => fcm.probe().await.map(|()| "gives the account a token"),
+            Self::Http(http) => http.probe().await.map(|()| "answers"),
+            Self::WebPush(_) | Self::File(_) | Self::Null => return None,
+            #[cfg(test)]
+            Self::Script(_) => return None,
+        })
     }
 }
 
@@ -185,24 +201,16 @@ pub(crate) fn exceeded_limit(content: &MessageContent) -> Option<String> {
 // === impl ProviderRefusal ===
 
 impl ProviderRefusal {
-    /// Creates the refusal of an address or message of a kind that the provider does not support.
-    /// No call was made.
-    pub(crate) fn unsupported_message() -> Self {
+    /// Creates the refusal of a message before any call, such as one that is longer than its channel
+    /// allows.
+    pub(crate) fn not_sent(code: &str) -> Self {
         Self {
             class: FailureClass::Permanent,
-            code: "address_kind_not_carried".to_owned(),
+            code: code.to_owned(),
             detail: None,
             retry_after: None,
             suppress: false,
             scope: FaultScope::NotSent,
-        }
-    }
-
-    /// Creates the refusal of a message that is longer than its channel allows. No call was made.
-    pub(crate) fn message_too_long() -> Self {
-        Self {
-            code: "message_too_long".to_owned(),
-            ..Self::unsupported_message()
         }
     }
 
@@ -215,18 +223,7 @@ impl ProviderRefusal {
     /// Adds the response of the provider.
     #[must_use]
     pub(crate) fn with_detail(mut self, detail: impl Into<String>) -> Self {
-        self.detail = Some(printable(&detail.into()));
+        self.detail = Some(printable(&detail.into(), MAX_DETAIL_BYTES));
         self
     }
 }
-
-/// Returns the words of a provider on one line of at most 2,000 characters: databases refuse NUL.
-fn printable(text: &str) -> String {
-    let chars = text.chars().take(MAX_DETAIL_CHARS);
-    chars
-        .map(|c| if c.is_control() { ' ' } else { c })
-        .collect()
-}
-
-/// Maximum length of the words of a provider in the history.
-const MAX_DETAIL_CHARS: usize = 2_000;

@@ -162,27 +162,21 @@ mod tests {
     #[test]
     fn delay_doubles_and_permanent_failures_are_not_retried() {
         let policy = RetryPolicy::of(Priority::Normal);
-        let wait = |attempt| {
-            policy
-                .next_attempt(attempt, FailureClass::Transient, times(None), 1.0)
-                .map(|due| due.0 - 10_000)
-        };
-        assert_eq!(
-            [wait(1), wait(2), wait(3), wait(19)],
-            [Some(15_000), Some(30_000), Some(60_000), Some(1_800_000)]
-        );
-        assert_eq!(wait(20), None);
-        assert_eq!(
-            policy.next_attempt(1, FailureClass::Permanent, times(None), 1.0),
-            None
-        );
         let ended = RetryTimes {
             expires_at: Some(Timestamp(12_000)),
             ..times(None)
         };
-        assert_eq!(
-            policy.next_attempt(1, FailureClass::Transient, ended, 1.0),
-            None
-        );
+        for (attempt, class, times, wait) in [
+            (1, FailureClass::Transient, times(None), Some(15_000)),
+            (2, FailureClass::Transient, times(None), Some(30_000)),
+            (3, FailureClass::Transient, times(None), Some(60_000)),
+            (19, FailureClass::Transient, times(None), Some(1_800_000)),
+            (20, FailureClass::Transient, times(None), None),
+            (1, FailureClass::Permanent, times(None), None),
+            (1, FailureClass::Transient, ended, None),
+        ] {
+            let due = policy.next_attempt(attempt, class, times, 1.0);
+            assert_eq!(due.map(|due| due.0 - 10_000), wait, "{attempt} {class:?}");
+        }
     }
 }

@@ -1,15 +1,13 @@
 //! Suppression lists: addresses that are proven not to exist, which get no messages, and addresses
 //! that have left a category, which get no messages of its templates.
 
-use std::sync::atomic::{AtomicU64, Ordering};
-
 use parking_lot::Mutex;
 use postern_core::log_limit::LogLimit;
 use tokio::sync::oneshot;
 
 use crate::address::{self, Address, AddressHash};
-use crate::delivery::report::ProviderReport;
 use crate::notification::{Channel, NotificationId, PerChannel};
+use crate::store::ProviderReport;
 use crate::store::{Store, StoreError};
 use crate::templates::Templates;
 
@@ -17,8 +15,6 @@ use crate::templates::Templates;
 #[derive(Debug)]
 pub(crate) struct Suppression {
     store: Store,
-    /// Number of addresses added since [`Suppression::take_added`].
-    added: AtomicU64,
     /// Addresses that the store has not taken yet.
     pending: Mutex<Vec<(Channel, AddressHash, String)>>,
     log_limit: LogLimit,
@@ -50,7 +46,6 @@ impl Suppression {
     pub(crate) fn new(store: Store) -> Self {
         Self {
             store,
-            added: AtomicU64::new(0),
             pending: Mutex::default(),
             log_limit: LogLimit::with_burst(MAX_LOGGED_ADDITIONS),
             last: PerChannel::from_fn(|_| Mutex::default()),
@@ -67,8 +62,7 @@ impl Suppression {
         address: &Address,
         category: Option<&str>,
     ) -> Result<Option<SuppressionList>, StoreError> {
-        let kinds = [SuppressionList::Suppressed, SuppressionList::Unsubscribed]
-            .map(|list| list.kind(channel));
+        let kinds = SuppressionList::ALL.map(|list| list.kind(channel));
         let hash = address.hash();
         let kind = self.store.suppressed_kind(kinds, &hash, category).await?;
         let list = kind.and_then(SuppressionList::of_kind);
@@ -108,12 +102,11 @@ impl Suppression {
         reason: &str,
     ) -> Result<(), StoreError> {
         let kind = SuppressionList::Suppressed.kind(channel);
-        if self.store.suppress(kind, &hash, "", reason).await? > 0 {
-            self.added.fetch_add(1, Ordering::Relaxed);
-            if let Some(suppressed) = self.log_limit.admit() {
-                let channel = channel.as_str();
-                tracing::info!(channel, reason, suppressed, "address suppressed");
-            }
+        if self.store.suppress(kind, &hash, "", reason).await? > 0
+            && let Some(suppressed) = self.log_limit.admit()
+        {
+            let channel = channel.as_str();
+            tracing::info!(channel, reason, suppressed, "address suppressed");
         }
         Ok(())
     }
@@ -144,11 +137,6 @@ impl Suppression {
                 return Err(error);
             }
         }
-    }
-
-    /// Returns, and resets, the number of addresses that this process has added.
-    pub(crate) fn take_added(&self) -> u64 {
-        self.added.swap(0, Ordering::Relaxed)
     }
 
     /// Removes an address from a category. Returns when that is durable.
@@ -231,11 +219,7 @@ impl Suppression {
 // === impl SuppressionList ===
 
 impl SuppressionList {
-    /// All names with their values.
-    pub(crate) const NAMES: &[(&str, Self)] = &[
-        ("suppressed", Self::Suppressed),
-        ("unsubscribed", Self::Unsubscribed),
-    ];
+    const ALL: [Self; 2] = [Self::Suppressed, Self::Unsubscribed];
 
     /// Returns the name.
     pub(crate) fn as_str(self) -> &'static str {
@@ -255,13 +239,13 @@ impl SuppressionList {
 
     /// Returns the stored kinds of both lists for all channels.
     pub(crate) fn all_kinds() -> Vec<i16> {
-        let kinds = |(_, list): &(&str, Self)| Channel::ALL.map(|channel| list.kind(channel));
-        Self::NAMES.iter().flat_map(kinds).collect()
+        let kinds = |list: Self| Channel::ALL.map(|channel| list.kind(channel));
+        Self::ALL.into_iter().flat_map(kinds).collect()
     }
 
     /// Returns the list and the channel of a stored kind.
     pub(crate) fn of_kind(kind: i16) -> Option<(Self, Channel)> {
-        let lists = Self::NAMES.iter().map(|(_, list)| *list);
+        let lists = Self::ALL.into_iter();
         let mut all = lists.flat_map(|list| Channel::ALL.map(|channel| (list, channel)));
         all.find(|(list, channel)| list.kind(*channel) == kind)
     }

@@ -58,15 +58,6 @@ impl LowPriorityThrottle {
         }
     }
 
-    /// Returns the throttle of a level.
-    pub(crate) const fn from_code(code: u8) -> Self {
-        match code {
-            0 => Self::Off,
-            1 => Self::Reduced,
-            _ => Self::Paused,
-        }
-    }
-
     const fn next_lower(self) -> Self {
         match self {
             Self::Off | Self::Reduced => Self::Off,
@@ -137,63 +128,51 @@ impl ThrottleController {
 mod tests {
     use super::*;
 
-    #[test]
-    fn throttle_rises_at_once_and_falls_by_levels() {
+    /// Checks the throttle after each step: the seconds since the one before, the age in seconds of
+    /// the oldest row, and the circuit breaker.
+    fn check(steps: &[(u64, u64, BreakerState, LowPriorityThrottle)]) {
         let clock = Clock::manual(Timestamp(1));
         let mut controller = ThrottleController::new(clock.clone());
-        assert_eq!(
-            controller.update(Duration::from_secs(2), BreakerState::Closed),
-            LowPriorityThrottle::Reduced
-        );
-        assert_eq!(
-            controller.update(Duration::ZERO, BreakerState::Open(RECOVERY_TIME)),
-            LowPriorityThrottle::Paused
-        );
-        let mut seen = Vec::new();
-        for _ in 0..12 {
-            seen.push(controller.update(Duration::ZERO, BreakerState::Closed));
-            clock.advance(Duration::from_secs(1));
+        for (number, &(seconds, age_s, breaker, expected)) in steps.iter().enumerate() {
+            clock.advance(Duration::from_secs(seconds));
+            let found = controller.update(Duration::from_secs(age_s), breaker);
+            assert_eq!(found, expected, "step {number}");
         }
-        let expected = [
-            [LowPriorityThrottle::Paused; 5],
-            [LowPriorityThrottle::Reduced; 5],
-        ]
-        .concat();
-        assert_eq!(seen[..10], expected[..]);
-        assert_eq!(seen[10..], [LowPriorityThrottle::Off; 2]);
+    }
+
+    #[test]
+    fn throttle_rises_at_once_and_falls_by_levels() {
+        use BreakerState::{Closed, HalfOpen, Open};
+        use LowPriorityThrottle::{Off, Paused, Reduced};
+        check(&[
+            (0, 2, Closed, Reduced),
+            (0, 0, Open(RECOVERY_TIME), Paused),
+            (0, 0, Closed, Paused),
+            (4, 0, Closed, Paused),
+            (1, 0, Closed, Reduced),
+            (4, 0, Closed, Reduced),
+            (1, 0, Closed, Off),
+            (9, 0, Closed, Off),
+        ]);
+        check(&[
+            (0, 0, Open(RECOVERY_TIME), Paused),
+            (0, 0, HalfOpen, Paused),
+            (5, 0, HalfOpen, Reduced),
+            (5, 0, HalfOpen, Reduced),
+            (5, 0, HalfOpen, Reduced),
+        ]);
     }
 
     #[test]
     fn new_load_restarts_the_recovery_time() {
         let clock = Clock::manual(Timestamp(1));
         let mut controller = ThrottleController::new(clock.clone());
-        controller.update(Duration::from_secs(9), BreakerState::Closed);
-        controller.update(Duration::ZERO, BreakerState::Closed);
-        clock.advance(Duration::from_secs(4));
-        controller.update(Duration::from_secs(9), BreakerState::Closed);
-        clock.advance(Duration::from_secs(4));
-        controller.record_claim(Duration::from_secs(2));
-        assert_eq!(
-            controller.update(Duration::ZERO, BreakerState::Closed),
-            LowPriorityThrottle::Paused
-        );
-    }
-
-    #[test]
-    fn half_open_breaker_reduces_low_after_recovery_time() {
-        let clock = Clock::manual(Timestamp(1));
-        let mut controller = ThrottleController::new(clock.clone());
-        controller.update(Duration::ZERO, BreakerState::Open(RECOVERY_TIME));
-        assert_eq!(
-            controller.update(Duration::ZERO, BreakerState::HalfOpen),
-            LowPriorityThrottle::Paused
-        );
-        for _ in 0..3 {
-            clock.advance(RECOVERY_TIME);
-            assert_eq!(
-                controller.update(Duration::ZERO, BreakerState::HalfOpen),
-                LowPriorityThrottle::Reduced
-            );
+        for (age_s, seconds) in [(9, 0), (0, 4), (9, 4)] {
+            controller.update(Duration::from_secs(age_s), BreakerState::Closed);
+            clock.advance(Duration::from_secs(seconds));
         }
+        controller.record_claim(Duration::from_secs(2));
+        let throttle = controller.update(Duration::ZERO, BreakerState::Closed);
+        assert_eq!(throttle, LowPriorityThrottle::Paused);
     }
 }

@@ -119,34 +119,25 @@ mod tests {
     #[test]
     fn late_priority_is_promoted_below_critical() {
         let waiting = [true, false, true, false, true, false, true, false];
-        let turns = plan_turns(
-            &backlogs(waiting, [500, 0, 0, 0, 500, 0, 9999, 0]),
-            LowPriorityThrottle::Off,
-        );
-        let order: Vec<_> = turns
-            .iter()
-            .map(|turn| (turn.lane.priority, turn.share))
-            .collect();
-        assert_eq!(
-            order,
-            [
-                (Priority::Critical, 1.0),
-                (Priority::Normal, 0.25),
-                (Priority::High, 1.0),
-                (Priority::Normal, 1.0),
-                (Priority::Low, 1.0)
-            ]
-        );
+        let backlogs = backlogs(waiting, [500, 0, 0, 0, 500, 0, 9999, 0]);
+        let turns = plan_turns(&backlogs, LowPriorityThrottle::Off);
+        let order = turns.iter().map(|turn| (turn.lane.priority, turn.share));
+        let expected = [
+            (Priority::Critical, 1.0),
+            (Priority::Normal, 0.25),
+            (Priority::High, 1.0),
+            (Priority::Normal, 1.0),
+            (Priority::Low, 1.0),
+        ];
+        assert_eq!(order.collect::<Vec<_>>(), expected);
     }
 
     #[test]
     fn low_is_reduced_and_paused() {
         let waiting = [false, false, false, false, false, false, true, true];
         let shares = |low_throttle| {
-            plan_turns(&backlogs(waiting, [0; 8]), low_throttle)
-                .iter()
-                .map(|turn| turn.share)
-                .collect::<Vec<_>>()
+            let turns = plan_turns(&backlogs(waiting, [0; 8]), low_throttle);
+            turns.iter().map(|turn| turn.share).collect::<Vec<_>>()
         };
         assert_eq!(shares(LowPriorityThrottle::Off), [1.0, 0.25]);
         assert_eq!(shares(LowPriorityThrottle::Reduced), [0.25, 0.25]);

@@ -11,12 +11,12 @@ use postern_core::log_limit::LogLimit;
 use tokio::sync::mpsc;
 
 use super::{DeliveryJob, DispatchContext, DispatchState};
+use crate::delivery::provider::MAX_DETAIL_BYTES;
 use crate::delivery::redaction::redact;
-use crate::lease::WorkerLease;
-use crate::lease::WorkerRegistry;
+use crate::lease::{WorkerLease, WorkerRegistry};
 use crate::metrics::NotifyMetrics;
 use crate::principal::Principal;
-use crate::store::{ClaimRef, Finished, Next, ResultRow, Store};
+use crate::store::{Finished, Next, ResultRow, Store, printable};
 
 /// A completed attempt with its permit.
 #[derive(Debug)]
@@ -56,8 +56,6 @@ pub(crate) struct ResultWriter {
 const RESULT_BATCH_SIZE: usize = 512;
 /// Maximum number of batches written concurrently.
 const MAX_CONCURRENT_WRITES: usize = 2;
-/// Maximum length of a provider's response that is stored, in bytes.
-const MAX_DETAIL_BYTES: usize = 500;
 /// Maximum number of dead letters that are logged per 10 s.
 const MAX_LOGGED_DEAD_LETTERS: u32 = 20;
 /// Delays before the retries of a write.
@@ -125,8 +123,7 @@ impl ResultWriter {
             .unzip();
         if !rows.is_empty() {
             self.write(&rows, &workers).await;
-            self.count(&batch);
-            self.log(&batch);
+            self.record(&batch);
         }
         self.release_unstarted(&batch).await;
         let records = batch.iter().map(|completed| &completed.job.claimed.record);
@@ -157,10 +154,7 @@ impl ResultWriter {
                 .map(|completed| &completed.job)
         };
         let rows: Vec<_> = unstarted()
-            .map(|job| ClaimRef {
-                id: job.claimed.id,
-                fence: job.claimed.fence,
-            })
+            .map(|job| (job.claimed.id, job.claimed.fence))
             .collect();
         if rows.is_empty() {
             return;
@@ -223,20 +217,25 @@ impl ResultWriter {
         }
     }
 
-    /// Logs each attempt at `debug`, and counts and logs the notifications that failed finally.
-    fn log(&self, batch: &[CompletedJob]) {
+    /// Counts the attempts and logs each at `debug`, and the notifications that failed finally.
+    fn record(&self, batch: &[CompletedJob]) {
+        let now = self.clock.now();
         for completed in batch {
             let JobOutcome::Result(result, next) = &completed.outcome else {
                 continue;
             };
             let (id, record) = (completed.job.claimed.id, &completed.job.claimed.record);
-            let channel = record.lane.channel;
+            if next.is_recorded() {
+                let age = now.since(record.created_at);
+                self.metrics.record_result(record.lane, result, age);
+            }
+            let channel = record.lane.channel.as_str();
             let provider = result.provider.as_deref().unwrap_or("none");
             let code = result.code.as_deref().unwrap_or("ok");
             let attempt = result.attempt;
             tracing::debug!(
                 notification_id = %id,
-                channel = channel.as_str(),
+                channel,
                 provider,
                 code,
                 attempt,
@@ -245,9 +244,8 @@ impl ResultWriter {
             if !matches!(next, Next::Dead) {
                 continue;
             }
-            self.metrics.dead_letter(channel, provider);
             if let Some(suppressed) = self.dead_letters.admit() {
-                let (channel, template) = (channel.as_str(), &*record.template);
+                let template = &*record.template;
                 let error = redact(result.detail.as_deref().unwrap_or_default());
                 tracing::warn!(
                     notification_id = %id,
@@ -263,19 +261,6 @@ impl ResultWriter {
             }
         }
     }
-
-    fn count(&self, batch: &[CompletedJob]) {
-        let now = self.clock.now();
-        self.metrics
-            .record_results(batch.iter().filter_map(|completed| {
-                let JobOutcome::Result(result, next) = &completed.outcome else {
-                    return None;
-                };
-                let record = &completed.job.claimed.record;
-                next.is_recorded()
-                    .then(|| (record.lane, result, now.since(record.created_at)))
-            }));
-    }
 }
 
 fn finished(completed: &CompletedJob) -> Option<Finished> {
@@ -284,31 +269,22 @@ fn finished(completed: &CompletedJob) -> Option<Finished> {
     };
     let claimed = &completed.job.claimed;
     let lane = claimed.record.lane;
-    let lane = if next.due().is_some() {
-        lane.retries()
-    } else {
-        lane
-    };
-    let mut result = result.clone();
-    result.detail = result.detail.map(|detail| sanitized(&detail));
+    let detail = result.detail.as_deref();
     Some(Finished {
         id: claimed.id,
         fence: claimed.fence,
         worker: completed.job.worker.id(),
-        lane,
-        result,
+        lane: if next.due().is_some() {
+            lane.retries()
+        } else {
+            lane
+        },
+        creator: claimed.record.creator.clone(),
+        result: ResultRow {
+            next_at: next.due(),
+            detail: detail.map(|detail| printable(detail, MAX_DETAIL_BYTES)),
+            ..result.clone()
+        },
         next: *next,
     })
-}
-
-/// Returns the response of a provider, truncated and without control characters, so that every
-/// store accepts it.
-fn sanitized(text: &str) -> String {
-    let plain = text.chars().map(|c| if c.is_control() { ' ' } else { c });
-    plain
-        .scan(0, |bytes, c| {
-            *bytes += c.len_utf8();
-            (*bytes <= MAX_DETAIL_BYTES).then_some(c)
-        })
-        .collect()
 }

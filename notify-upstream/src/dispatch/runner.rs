@@ -8,7 +8,6 @@ use tokio_util::sync::CancellationToken;
 use futures_util::FutureExt;
 use postern_core::Clock;
 use postern_core::backoff::random_fraction;
-use postern_core::circuit_breaker::BreakerState;
 use postern_core::clock::Timestamp;
 use postern_core::trace::{ActiveSpan, DeliveryOrigin, KeyValue, Scope, Tracer};
 use tokio::sync::mpsc;
@@ -16,10 +15,9 @@ use tokio_util::task::TaskTracker;
 
 use super::{ChannelPermit, CompletedJob, JobOutcome};
 use crate::delivery::attempt::{AttemptExecutor, DeliveryAttempt};
-use crate::delivery::outcome::{AttemptFailure, AttemptOutcome, AttemptReport};
+use crate::delivery::outcome::{AttemptFailure, AttemptOutcome};
 use crate::delivery::retry::{FailureClass, RetryPolicy, RetryTimes};
 use crate::lease::{WorkerLease, WorkerRegistry};
-use crate::notification::Channel;
 use crate::store::{Claimed, Next, ResultKind, ResultRow};
 
 /// A claimed row with its lease and permit.
@@ -40,39 +38,20 @@ const STARTS_PER_YIELD: usize = 64;
 /// Runs each attempt as a task and reports its outcome.
 #[derive(Debug)]
 pub(crate) struct AttemptRunner {
-    executor: AttemptExecutor,
-    clock: Clock,
-    workers: Arc<WorkerRegistry>,
-    completed: mpsc::UnboundedSender<CompletedJob>,
-    tasks: TaskTracker,
-    stop: CancellationToken,
-    tracer: Option<Tracer>,
+    pub(crate) executor: AttemptExecutor,
+    pub(super) clock: Clock,
+    pub(super) workers: Arc<WorkerRegistry>,
+    /// Its length is bounded by the permits.
+    pub(super) completed: mpsc::UnboundedSender<CompletedJob>,
+    pub(super) tasks: TaskTracker,
+    /// After it is cancelled no attempt is started.
+    pub(super) stop: CancellationToken,
+    pub(super) tracer: Option<Tracer>,
 }
 
 // === impl AttemptRunner ===
 
 impl AttemptRunner {
-    /// Creates a runner. Outcomes are sent to `completed`, whose length is bounded by the permits.
-    /// After `stop` is cancelled no attempt is started.
-    pub(crate) fn new(
-        executor: AttemptExecutor,
-        clock: Clock,
-        workers: Arc<WorkerRegistry>,
-        completed: mpsc::UnboundedSender<CompletedJob>,
-        stop: CancellationToken,
-        tracer: Option<Tracer>,
-    ) -> Arc<Self> {
-        Arc::new(Self {
-            executor,
-            clock,
-            workers,
-            completed,
-            tasks: TaskTracker::new(),
-            stop,
-            tracer,
-        })
-    }
-
     /// Starts attempts in the order given.
     pub(crate) async fn start_all(self: &Arc<Self>, jobs: Vec<DeliveryJob>) {
         for (started, job) in jobs.into_iter().enumerate() {
@@ -94,14 +73,8 @@ impl AttemptRunner {
                 Ok(outcome) => outcome,
                 Err(_) => {
                     tracing::error!(notification_id = %job.claimed.id, "delivery attempt panicked");
-                    let attempt_outcome = AttemptOutcome::Failed(AttemptFailure::internal());
-                    runner
-                        .outcome_of(
-                            &job.claimed,
-                            runner.row(&job.claimed, None),
-                            attempt_outcome,
-                        )
-                        .await
+                    let failure = AttemptFailure::transient("internal_error");
+                    runner.ended(&job.claimed, failure.into()).await
                 }
             };
             if let Some(span) = span {
@@ -119,21 +92,6 @@ impl AttemptRunner {
         self.tasks.reopen();
     }
 
-    /// Returns whether the runner is stopping, so that claimed rows would only be released.
-    pub(crate) fn is_stopping(&self) -> bool {
-        self.stop.is_cancelled()
-    }
-
-    /// Returns the best circuit breaker state among the providers of a channel.
-    pub(crate) fn breaker_state(&self, channel: Channel) -> BreakerState {
-        self.executor.breaker_state(channel)
-    }
-
-    /// Returns whether operators have paused all providers of a channel.
-    pub(crate) fn is_paused(&self, channel: Channel) -> bool {
-        self.executor.is_paused(channel)
-    }
-
     async fn attempt(&self, job: &DeliveryJob) -> JobOutcome {
         let DeliveryJob {
             claimed, worker, ..
@@ -144,18 +102,11 @@ impl AttemptRunner {
         let began = self.clock.now();
         let expires_at = claimed.record.expires_at;
         if expires_at.is_some_and(|end| end <= self.clock.earliest()) {
-            return self
-                .outcome_of(claimed, self.row(claimed, None), AttemptOutcome::Expired)
-                .await;
+            return self.ended(claimed, AttemptOutcome::Expired).await;
         }
         if self.has_exhausted_attempts(claimed).await {
-            return self
-                .outcome_of(
-                    claimed,
-                    self.row(claimed, None),
-                    AttemptOutcome::Failed(AttemptFailure::attempts_exhausted()),
-                )
-                .await;
+            let failure = AttemptFailure::permanent("attempts_exhausted");
+            return self.ended(claimed, failure.into()).await;
         }
         let attempt = DeliveryAttempt {
             claimed,
@@ -164,16 +115,18 @@ impl AttemptRunner {
             clock: &self.clock,
             stop: &self.stop,
         };
-        let AttemptReport {
-            outcome: attempt_outcome,
-            template_version: version,
-        } = self.executor.deliver(&attempt).await;
-        let template_version = version.map(|version| i32::try_from(version).unwrap_or(i32::MAX));
+        let (outcome, template_version) = self.executor.deliver(&attempt).await;
         let row = ResultRow {
-            template_version,
-            ..self.row(claimed, Some(began))
+            began_at: Some(began),
+            template_version: template_version.map(u32::cast_signed),
+            ..self.row(claimed)
         };
-        self.outcome_of(claimed, row, attempt_outcome).await
+        self.outcome_of(claimed, row, outcome).await
+    }
+
+    /// Returns the outcome of an attempt that ended before a template was rendered.
+    async fn ended(&self, claimed: &Claimed, outcome: AttemptOutcome) -> JobOutcome {
+        self.outcome_of(claimed, self.row(claimed), outcome).await
     }
 
     /// Returns whether all attempts have been made without a recorded result. Otherwise a message
@@ -196,13 +149,13 @@ impl AttemptRunner {
         let next = |attempt, began| {
             let times = RetryTimes {
                 began,
-                at_least: failure.retry_after,
+                at_least: failure.refusal.retry_after,
                 ..times
             };
-            policy.next_attempt(attempt, failure.class, times, random_fraction())
+            policy.next_attempt(attempt, failure.refusal.class, times, random_fraction())
         };
         let due = next(claimed.attempt, times.began);
-        if due.is_some() || failure.class == FailureClass::Permanent {
+        if due.is_some() || failure.refusal.class == FailureClass::Permanent {
             return due;
         }
         let replay = self.executor.last_replay(claimed).await?;
@@ -241,15 +194,15 @@ impl AttemptRunner {
         row: ResultRow,
         attempt_outcome: AttemptOutcome,
     ) -> JobOutcome {
-        match attempt_outcome {
-            AttemptOutcome::NotStarted => JobOutcome::Release,
+        let (result, next) = match attempt_outcome {
+            AttemptOutcome::NotStarted => return JobOutcome::Release,
             AttemptOutcome::Expired => {
                 let result = ResultRow {
                     kind: ResultKind::Expired,
                     began_at: None,
                     ..row
                 };
-                JobOutcome::Result(result, Next::Done)
+                (result, Next::Done)
             }
             AttemptOutcome::Sent(sent) => {
                 let result = ResultRow {
@@ -259,44 +212,31 @@ impl AttemptRunner {
                     address: sent.address,
                     ..row
                 };
-                JobOutcome::Result(result, Next::Done)
+                (result, Next::Done)
             }
             AttemptOutcome::CircuitOpen(open_time) => {
                 match self.next_check(claimed, open_time).await {
                     Some(due) => {
-                        let attempt = claimed.attempt - 1;
-                        JobOutcome::Result(
-                            ResultRow {
-                                attempt,
-                                began_at: None,
-                                ..row
-                            },
-                            Next::Later(due),
-                        )
+                        let result = ResultRow {
+                            attempt: claimed.attempt - 1,
+                            began_at: None,
+                            ..row
+                        };
+                        (result, Next::Later(due))
                     }
-                    None => failed(&row, AttemptFailure::circuit_open(), None),
+                    None => failed(&row, AttemptFailure::transient("circuit_open"), None),
                 }
             }
             AttemptOutcome::Failed(failure) => {
                 let due = self.next_attempt(claimed, &failure).await;
                 failed(&row, failure, due)
             }
-        }
+        };
+        JobOutcome::Result(result, next)
     }
 
-    fn row(&self, claimed: &Claimed, began_at: Option<Timestamp>) -> ResultRow {
-        ResultRow {
-            attempt: claimed.attempt,
-            kind: ResultKind::Failed,
-            began_at,
-            at: self.clock.now(),
-            next_at: None,
-            provider: None,
-            code: None,
-            detail: None,
-            address: None,
-            template_version: None,
-        }
+    fn row(&self, claimed: &Claimed) -> ResultRow {
+        ResultRow::event(claimed.attempt, ResultKind::Failed, self.clock.now())
     }
 }
 
@@ -349,19 +289,18 @@ fn finish_span(mut span: ActiveSpan, claimed: &Claimed, outcome: &JobOutcome) {
     }
 }
 
-fn failed(row: &ResultRow, failure: AttemptFailure, due: Option<Timestamp>) -> JobOutcome {
-    let (kind, next_attempt) = match due {
+fn failed(row: &ResultRow, failure: AttemptFailure, due: Option<Timestamp>) -> (ResultRow, Next) {
+    let (kind, next) = match due {
         Some(due) => (ResultKind::Retrying, Next::Retry(due)),
         None => (ResultKind::Failed, Next::Dead),
     };
     let result = ResultRow {
         kind,
-        next_at: due,
         provider: failure.provider,
-        code: Some(failure.code),
-        detail: failure.detail,
+        code: Some(failure.refusal.code),
+        detail: failure.refusal.detail,
         address: failure.address.map(|hash| *hash),
         ..*row
     };
-    JobOutcome::Result(result, next_attempt)
+    (result, next)
 }

@@ -1,7 +1,6 @@
 //! State that intake and dispatch share.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU8, Ordering};
 
 use parking_lot::Mutex;
 use tokio::sync::Notify;
@@ -23,12 +22,7 @@ pub(crate) struct ChannelState {
     permits: PermitPool,
     wake: Notify,
     waiting: Mutex<[LaneSignal; Lane::PER_CHANNEL]>,
-    low_throttle: AtomicU8,
-    /// The time of the next probe, in milliseconds since the epoch; 0 while a provider can be
-    /// called.
-    next_probe_ms: AtomicI64,
-    /// Whether operators have paused all providers.
-    is_paused: AtomicBool,
+    flow: Mutex<ChannelFlow>,
 }
 
 /// The restrictions on the queue of a channel.
@@ -83,9 +77,7 @@ impl ChannelState {
                     signals: 0,
                 }; Lane::PER_CHANNEL],
             ),
-            low_throttle: AtomicU8::new(0),
-            next_probe_ms: AtomicI64::new(0),
-            is_paused: AtomicBool::new(false),
+            flow: Mutex::default(),
         }
     }
 
@@ -131,32 +123,13 @@ impl ChannelState {
         self.waiting.lock().map(|waiting| waiting.may_wait)
     }
 
-    /// Returns the current throttling of LOW.
-    pub(crate) fn low_throttle(&self) -> LowPriorityThrottle {
-        LowPriorityThrottle::from_code(self.low_throttle.load(Ordering::Relaxed))
-    }
-
     /// Returns the restrictions on the queue as of the last poll.
     pub(crate) fn flow(&self) -> ChannelFlow {
-        let next_probe_ms = self.next_probe_ms.load(Ordering::Relaxed);
-        ChannelFlow {
-            low_throttle: self.low_throttle(),
-            next_probe_at: (next_probe_ms > 0).then_some(Timestamp(next_probe_ms)),
-            is_paused: self.is_paused.load(Ordering::Relaxed),
-        }
+        *self.flow.lock()
     }
 
-    pub(super) fn set_next_probe(&self, at: Option<Timestamp>) {
-        self.next_probe_ms
-            .store(at.map_or(0, |at| at.0), Ordering::Relaxed);
-    }
-
-    pub(super) fn set_paused(&self, is_paused: bool) {
-        self.is_paused.store(is_paused, Ordering::Relaxed);
-    }
-
-    pub(super) fn set_low_throttle(&self, state: LowPriorityThrottle) {
-        self.low_throttle.store(state.code(), Ordering::Relaxed);
+    pub(super) fn set_flow(&self, flow: ChannelFlow) {
+        *self.flow.lock() = flow;
     }
 
     /// Wakes the dispatcher.

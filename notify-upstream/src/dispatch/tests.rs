@@ -14,13 +14,12 @@ use std::time::Duration;
 
 use postern_core::Code;
 use postern_core::clock::Timestamp;
-use postern_core::testing::assert_members;
 use postern_service::http::BudgetPermit;
 use serde_json::json;
 
 use super::*;
 use crate::notification::NotificationId;
-use crate::testing::{START, TestReplica, after, draft, stores};
+use crate::testing::{START, TestReplica, after, draft, ok, stores};
 
 fn clock() -> Clock {
     Clock::manual(START)
@@ -39,26 +38,16 @@ async fn accepted_notification_is_attempted_and_sent() {
     for (store, _database) in stores().await {
         let mut rig = TestReplica::new(&store, &clock(), 8).await;
         let id = rig.accept(Priority::Normal).await;
-        assert_eq!(
-            (
-                rig.view(id).await["status"].as_str(),
-                rig.script.calls().len()
-            ),
-            (Some("QUEUED"), 0)
-        );
+        assert_eq!(rig.status(id).await, "QUEUED");
+        assert_eq!(rig.script.calls(), []);
         assert_eq!(rig.step().await, 1);
-        let view = rig.view(id).await;
-        assert_members(&view, &json!({"status": "SENT", "attempts": 1}));
+        let sent = json!({"status": "SENT", "attempts": 1});
+        let view = rig.assert_view(id, sent).await;
         assert_eq!(event_types(&view), ["QUEUED", "ATTEMPTED", "SENT"]);
         assert_eq!(view["events"][2]["provider"], "script");
         assert_eq!(rig.script.calls(), [id]);
-        assert_eq!(
-            rig.dispatch_state
-                .channel(Channel::Email)
-                .permits()
-                .in_use(),
-            0
-        );
+        let channel = rig.dispatch_state.channel(Channel::Email);
+        assert_eq!(channel.permits().in_use(), 0);
     }
 }
 
@@ -91,22 +80,17 @@ async fn recovered_rows_do_not_pause_low() {
             frozen.accept(Priority::Low).await,
         ];
         for _ in 0..2 {
-            frozen.dispatcher.claim_available().await.expect("no error");
+            frozen.claim().await;
         }
-        let throttle =
-            |rig: &TestReplica| rig.dispatch_state.channel(Channel::Email).low_throttle();
         for _ in 0..13 {
-            clock.advance(Duration::from_secs(1));
-            second.workers.step().await.expect("lease renewal succeeds");
+            second.advance(1).await;
             second.step().await;
-            assert_eq!(
-                throttle(&second),
-                LowPriorityThrottle::Off,
-                "the age of recovered rows is not load"
-            );
+            let flow = second.dispatch_state.channel(Channel::Email).flow();
+            let no_load = "the age of recovered rows is not load";
+            assert_eq!(flow.low_throttle, LowPriorityThrottle::Off, "{no_load}");
         }
         for id in ids {
-            assert_eq!(second.view(id).await["status"], "SENT");
+            assert_eq!(second.status(id).await, "SENT");
         }
     }
 }
@@ -119,33 +103,22 @@ async fn failed_attempts_are_retried_when_due() {
         rig.script.refuse(&["451 4.3.0", "421 4.7.0"]);
         let id = rig.accept(Priority::Normal).await;
         rig.step().await;
-        let view = rig.view(id).await;
-        assert_members(
-            &view,
-            &json!({"status": "QUEUED", "waitReason": "RETRY", "attempts": 1}),
-        );
-        let due = Timestamp::parse(view["nextAttemptAt"].as_str().expect("an instant"))
-            .expect("RFC 3339");
+        let waits = json!({"status": "QUEUED", "waitReason": "RETRY", "attempts": 1});
+        let view = rig.assert_view(id, waits).await;
+        let due = view["nextAttemptAt"].as_str().and_then(Timestamp::parse);
+        let due = due.expect("an instant");
         assert!(due > START && due <= after(15), "{due}");
         for _ in 0..2 {
             for _ in 0..30 {
-                clock.advance(Duration::from_secs(2));
-                rig.workers.step().await.expect("lease renewal succeeds");
+                rig.advance(2).await;
             }
-            rig.mover.step().await.expect("no error");
+            ok(rig.mover.step()).await;
             rig.step().await;
         }
-        let view = rig.view(id).await;
-        assert_members(&view, &json!({"status": "SENT", "attempts": 3}));
-        let expected = [
-            "QUEUED",
-            "ATTEMPTED",
-            "RETRYING",
-            "ATTEMPTED",
-            "RETRYING",
-            "ATTEMPTED",
-            "SENT",
-        ];
+        let sent = json!({"status": "SENT", "attempts": 3});
+        let view = rig.assert_view(id, sent).await;
+        let retried = ["ATTEMPTED", "RETRYING"].repeat(2);
+        let expected = [&["QUEUED"], &retried[..], &["ATTEMPTED", "SENT"]].concat();
         assert_eq!(event_types(&view), expected);
     }
 }
@@ -157,11 +130,8 @@ async fn permanent_failure_is_a_dead_letter_and_suppresses() {
         rig.script.refuse(&["550 5.1.1"]);
         let first = rig.accept(Priority::Normal).await;
         rig.step().await;
-        let view = rig.view(first).await;
-        assert_members(
-            &view,
-            &json!({"status": "FAILED", "reason": "MAILBOX_UNKNOWN"}),
-        );
+        let failed = json!({"status": "FAILED", "reason": "MAILBOX_UNKNOWN"});
+        rig.assert_view(first, failed).await;
         let second = rig.accept(Priority::Normal).await;
         rig.step().await;
         assert_eq!(rig.view(second).await["reason"], "ADDRESS_SUPPRESSED");
@@ -170,32 +140,24 @@ async fn permanent_failure_is_a_dead_letter_and_suppresses() {
             limit: 10,
             ..Default::default()
         };
-        assert_eq!(store.dead_letters(&all).await.expect("no error").len(), 2);
+        assert_eq!(ok(store.dead_letters(&all)).await.len(), 2);
     }
 }
 
 #[tokio::test]
 async fn late_priority_is_promoted_instead_of_starved() {
     for (store, _database) in stores().await {
-        let clock = clock();
-        let mut rig = TestReplica::new(&store, &clock, 4).await;
+        let mut rig = TestReplica::new(&store, &clock(), 4).await;
         let normal = rig.accept(Priority::Normal).await;
-        let mut sent_after = None;
-        for second in 0..130_u64 {
+        let mut seconds = 0;
+        while !rig.script.calls().contains(&normal) && seconds < 130 {
             for _ in 0..8 {
                 rig.accept(Priority::High).await;
             }
-            rig.workers.step().await.expect("lease renewal succeeds");
             rig.step().await;
-            if rig.script.calls().contains(&normal) {
-                sent_after = Some(second);
-                break;
-            }
-            clock.advance(Duration::from_secs(1));
+            rig.advance(1).await;
+            seconds += 1;
         }
-        assert!(
-            sent_after.is_some_and(|second| (119..=125).contains(&second)),
-            "{sent_after:?}"
-        );
+        assert!((120..=126).contains(&seconds), "{seconds}");
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use postern_core::dependency::Dependency;
+use postern_core::dependency::{Dependencies, Dependency};
 use postern_store::cache::Cache;
 use tokio_util::sync::CancellationToken;
 
@@ -13,15 +13,23 @@ const PROBE_INTERVAL: Duration = Duration::from_secs(2);
 /// replicas meanwhile.
 #[derive(Debug)]
 pub(crate) struct CacheProbe {
-    /// The cache.
-    pub(crate) cache: Cache,
+    cache: Cache,
     /// The availability, as metrics and readiness show it.
-    pub(crate) availability: Dependency,
+    availability: Dependency,
 }
 
 // === impl CacheProbe ===
 
 impl CacheProbe {
+    /// Creates the probe of a cache, which logs its outages itself.
+    pub(crate) fn new(cache: Cache, dependencies: &Dependencies) -> Self {
+        let availability = dependencies.optional("cache", cache.label());
+        Self {
+            availability: availability.without_events(),
+            cache,
+        }
+    }
+
     /// Runs until shutdown.
     pub(crate) async fn run(self, shutdown: CancellationToken) {
         while !shutdown.is_cancelled() {

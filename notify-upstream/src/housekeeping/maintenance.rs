@@ -101,17 +101,16 @@ impl StoreMaintenance {
     /// # Errors
     /// The store is unavailable.
     pub(crate) async fn step(&self, round: u64) -> Result<(), StoreError> {
-        let suppressed = self.suppression.take_added();
-        self.metrics.events.suppressions.inc_by(suppressed);
         if round.is_multiple_of(5) {
-            for depth in self.store.queue_depths(MAX_COUNTED_DEPTH).await? {
-                self.metrics.depth(depth.lane, depth.rows);
+            for (lane, rows) in self.store.queue_depths(MAX_COUNTED_DEPTH).await? {
+                self.metrics.depth(lane, rows);
             }
         }
         if round.is_multiple_of(30) {
             self.workers.register_holders().await?;
             self.store.synchronize(&self.clock).await?;
-            self.metrics.clock_skew(self.clock.skew_ms());
+            let skew_s = self.clock.skew_ms().abs() / 1000;
+            self.metrics.events.clock_skew.set(skew_s);
             if self.clock.is_confirmed() {
                 self.delete_expired(round).await?;
             }
@@ -127,8 +126,10 @@ impl StoreMaintenance {
         self.store.delete_idempotency_keys(keys).await?;
         self.store.delete_webhook_tokens(tokens).await?;
         if round.is_multiple_of(ROUNDS_PER_RETENTION) {
-            self.store.delete_before(before(self.retention)).await?;
-            self.metrics.retained_since(before(self.retention));
+            let retained_since = before(self.retention);
+            self.store.delete_before(retained_since).await?;
+            let metric = &self.metrics.events.retained_since;
+            metric.set(retained_since.unix_seconds());
             self.workers.delete_dead_workers().await?;
         }
         Ok(())

@@ -99,8 +99,7 @@ mod tests {
         };
         write("a", 1, "one");
         let default_locale = Locale::parse("en").expect("tag");
-        let templates = Templates::load(folder.path(), default_locale.clone())
-            .expect("the configuration is valid");
+        let templates = Templates::load(folder.path(), default_locale.clone()).expect("valid");
         let templates = Arc::new(ArcSwap::from_pointee(templates));
         let seen = Some(fingerprint(folder.path()));
         let is_successful = IntGauge::new("successful", "For a test").expect("a name");
@@ -113,12 +112,11 @@ mod tests {
             is_successful: is_successful.clone(),
             rejection: health.degradation("templates"),
         };
+        let name = TemplateName::parse("a").expect("name");
         let version = || {
-            let name = TemplateName::parse("a").expect("name");
-            templates
-                .load()
-                .find(&name, crate::notification::Channel::Sms, None)
-                .map(|found| found.version())
+            let templates = templates.load();
+            let found = templates.find(&name, crate::notification::Channel::Sms, None);
+            found.map(|found| found.version())
         };
         assert!(!reloader.step(), "nothing has changed");
         write("a", 2, "two, longer");

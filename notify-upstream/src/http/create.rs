@@ -2,11 +2,10 @@
 
 use std::sync::Arc;
 
-use axum::extract::{FromRequestParts, State};
+use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use futures_util::StreamExt;
 use http::header::{HeaderMap, HeaderValue, LOCATION};
-use http::request::Parts;
 use http::{HeaderName, StatusCode};
 use postern_core::clock::Timestamp;
 use postern_core::decode::{Mistakes, Node, Value};
@@ -39,9 +38,10 @@ const BATCH_CONCURRENCY: usize = 256;
 pub(super) async fn create(
     State(service): State<Arc<ApiState>>,
     AuthenticatedCaller { principal, .. }: AuthenticatedCaller,
-    IdempotencyKeyHeader(key): IdempotencyKeyHeader,
+    headers: HeaderMap,
     body: Json,
 ) -> Result<Response, Problem> {
+    let key = idempotency_key(&headers)?;
     let now = service.clock.now();
     let (mut parsed, permit) = (None, body.permit());
     let request = body.read(|object| {
@@ -256,20 +256,7 @@ fn pointers(problem: &Problem) -> String {
     pointers.chars().take(MAX_LOGGED_POINTER_CHARS).collect()
 }
 
-/// The `Idempotency-Key` header, if present.
-pub(super) struct IdempotencyKeyHeader(Option<IdempotencyKey>);
-
-impl FromRequestParts<Arc<ApiState>> for IdempotencyKeyHeader {
-    type Rejection = Problem;
-
-    async fn from_request_parts(
-        parts: &mut Parts,
-        _service: &Arc<ApiState>,
-    ) -> Result<Self, Problem> {
-        idempotency_key(&parts.headers).map(Self)
-    }
-}
-
+/// Returns the `Idempotency-Key` header, if present.
 fn idempotency_key(headers: &HeaderMap) -> Result<Option<IdempotencyKey>, Problem> {
     let wrong = || {
         Problem::new(Code::InvalidHeader)
@@ -293,10 +280,10 @@ pub(super) async fn batch(
     State(service): State<Arc<ApiState>>,
     AuthenticatedCaller { principal, .. }: AuthenticatedCaller,
     RequestId(request_id): RequestId,
-    IdempotencyKeyHeader(key): IdempotencyKeyHeader,
+    headers: HeaderMap,
     body: Json,
 ) -> Result<Response, Problem> {
-    if key.is_some() {
+    if idempotency_key(&headers)?.is_some() {
         return Err(
             Problem::new(Code::InvalidHeader).detail("Idempotency-Key is for single notifications")
         );
@@ -367,8 +354,8 @@ fn record_exceeded(service: &ApiState, principal: &Principal, problem: &Problem)
         return;
     }
     let is_user = Principal::is_user(&principal.creator);
-    service
-        .metrics
-        .quota_exceeded(if is_user { "user" } else { "service" });
+    let counter = &service.metrics.events.quota_exceeded;
+    let caller = if is_user { "user" } else { "service" };
+    counter.with_label_values(&[caller]).inc();
     log_limited!(warn, caller = %principal.creator, "caller quota exceeded");
 }

@@ -53,23 +53,16 @@ pub(super) async fn list(
     } else {
         ListAccess::Own(caller.principal)
     };
-    let listed = read_page(&service, access, query.as_deref()).await?;
+    let (page, next) = read_page(&service, access, query.as_deref()).await?;
     let response = ListResponse {
-        next_cursor: listed.next_cursor,
-        notifications: listed
-            .notifications
-            .into_iter()
-            .map(|(view, _)| view)
-            .collect(),
+        notifications: page.into_iter().map(|(view, _)| view).collect(),
+        next_cursor: next,
     };
     Ok(no_store(json(StatusCode::OK, &response)))
 }
 
-/// A page of a list with the cursor of the next one.
-pub(super) struct ListedPage {
-    pub(super) notifications: Vec<(StatusView, NotificationSnapshot)>,
-    pub(super) next_cursor: Option<String>,
-}
+/// A page of a list, with the cursor of the next one.
+pub(super) type ListedPage = (Vec<(StatusView, NotificationSnapshot)>, Option<String>);
 
 /// Reads the page that a query asks for.
 ///
@@ -96,10 +89,7 @@ pub(super) async fn read_page(
             view(service, snapshot)
         })
         .await?;
-    Ok(ListedPage {
-        next_cursor: page.next.map(|id| reader.cursor(id)),
-        notifications: page.notifications,
-    })
+    Ok((page.notifications, page.next.map(|id| reader.cursor(id))))
 }
 
 fn filter(query: &mut Query) -> ListFilter {

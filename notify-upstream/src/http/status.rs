@@ -13,7 +13,7 @@ use sha2::{Digest, Sha256};
 use super::{ApiState, AuthenticatedCaller};
 use crate::notification::NotificationId;
 use crate::status::view::{NotificationStatus, StatusView};
-use crate::store::{CancelResult, NotificationSnapshot, StoreError};
+use crate::store::{NotificationSnapshot, StoreError};
 
 /// Number of concurrent reads. They use the connections of the dispatcher, which needs the others.
 pub(crate) const CONCURRENT_READS: usize = 2;
@@ -32,7 +32,7 @@ pub(super) async fn get(
     if !caller.may_read_all && !caller.principal.may_read(creator, addressee.as_deref()) {
         return Err(Code::NotFound.into());
     }
-    Ok(StatusDocument::of(&view(&service, &snapshot))?.response(&headers))
+    response(&view(&service, &snapshot), &headers)
 }
 
 /// Handles `DELETE /notifications/{id}`.
@@ -59,14 +59,14 @@ pub(super) async fn cancel_notification(
     service: &ApiState,
     id: NotificationId,
 ) -> Result<StatusView, Problem> {
-    let outcome = service.store.cancel(id, service.clock.now()).await?;
+    let is_cancelled = service.store.cancel(id, service.clock.now()).await?;
     let snapshot = read(service, id).await?.ok_or(Code::NotFound)?;
     let view = view(service, &snapshot);
-    match (outcome, view.status) {
-        (CancelResult::Now, _) | (CancelResult::TooLate, NotificationStatus::Cancelled) => Ok(view),
-        (CancelResult::TooLate, _) => Err(Problem::new(Code::AlreadyAttempted)
-            .detail("delivery has started; GET the notification for its status")),
+    if is_cancelled || view.status == NotificationStatus::Cancelled {
+        return Ok(view);
     }
+    let detail = "delivery has started; GET the notification for its status";
+    Err(Problem::new(Code::AlreadyAttempted).detail(detail))
 }
 
 /// Returns a notification.
@@ -113,45 +113,23 @@ impl From<StoreError> for Problem {
     }
 }
 
-/// A serialized status with its `ETag`, a digest of the bytes.
-struct StatusDocument {
-    body: Vec<u8>,
-    etag: String,
-}
-
-// === impl StatusDocument ===
-
-impl StatusDocument {
-    fn of(view: &StatusView) -> Result<Self, Problem> {
-        let body = serde_json::to_vec(view).map_err(|_| Problem::new(Code::Internal))?;
-        let digest = Sha256::digest(&body);
-        let prefix = u128::from_be_bytes(*digest.first_chunk().ok_or(Code::Internal)?);
-        Ok(Self {
-            body,
-            etag: format!("\"{prefix:032x}\""),
-        })
-    }
-
-    /// Returns whether the client already has this version (RFC 9110 section 13.1.2).
-    fn matches_etag(&self, headers: &HeaderMap) -> bool {
-        let matches = |known: &str| known == "*" || known.trim_start_matches("W/") == self.etag;
-        let values = headers
-            .get_all(IF_NONE_MATCH)
-            .iter()
-            .filter_map(|value| value.to_str().ok());
-        values
-            .flat_map(|value| value.split(','))
-            .map(str::trim)
-            .any(matches)
-    }
-
-    /// Returns 304 if the client already has this version.
-    fn response(self, headers: &HeaderMap) -> Response {
-        let version = [(ETAG, &*self.etag), (CACHE_CONTROL, "private, no-cache")];
-        if self.matches_etag(headers) {
-            (StatusCode::NOT_MODIFIED, version).into_response()
-        } else {
-            (version, [(CONTENT_TYPE, "application/json")], self.body).into_response()
-        }
-    }
+/// Returns a status with its `ETag`, a digest of the bytes; 304 if the client already has this
+/// version (RFC 9110 section 13.1.2).
+fn response(view: &StatusView, headers: &HeaderMap) -> Result<Response, Problem> {
+    let body = serde_json::to_vec(view).map_err(|_| Problem::new(Code::Internal))?;
+    let digest = Sha256::digest(&body);
+    let prefix = u128::from_be_bytes(*digest.first_chunk().ok_or(Code::Internal)?);
+    let etag = format!("\"{prefix:032x}\"");
+    let known = headers.get_all(IF_NONE_MATCH).iter();
+    let mut known = known
+        .filter_map(|value| value.to_str().ok())
+        .flat_map(|value| value.split(','))
+        .map(str::trim);
+    let is_known = known.any(|known| known == "*" || known.trim_start_matches("W/") == etag);
+    let version = [(ETAG, &*etag), (CACHE_CONTROL, "private, no-cache")];
+    Ok(if is_known {
+        (StatusCode::NOT_MODIFIED, version).into_response()
+    } else {
+        (version, [(CONTENT_TYPE, "application/json")], body).into_response()
+    })
 }

@@ -31,7 +31,7 @@ use crate::receipts::webhook::{MailgunWebhook, StandardWebhook, Webhooks};
 use crate::store::Store;
 use crate::testing::actor_service::{TestActorService, service_account_token};
 use crate::testing::script::ProviderScript;
-use crate::testing::{START, TestReplica, stores};
+use crate::testing::{START, TestReplica, ok, stores};
 
 /// Notifications of a user per minute.
 const USER_QUOTA: u64 = 100;
@@ -81,23 +81,19 @@ async fn served(store: &Store) -> TestServer {
 
 /// Returns the issuer of services and two issuers of users, of which `actors` is the actor pool.
 fn trusted_issuers(issuer: &str) -> Vec<Issuer> {
-    let services = Issuer {
-        issuer: format!("{issuer}/services"),
-        jwks_url: format!("{issuer}/keys").parse().expect("URL"),
-        kind: IssuerKind::Service,
-        client_ids: vec!["services".to_owned()],
-        rules: IssuerRules::default(),
-        claims: Vec::new(),
-    };
-    let users = |name: &str| Issuer {
+    let issuer = |name: &str, kind, client: &str| Issuer {
         issuer: format!("{issuer}/{name}"),
         jwks_url: format!("{issuer}/{name}/keys").parse().expect("URL"),
-        kind: IssuerKind::User,
-        client_ids: vec!["actors".to_owned()],
+        kind,
+        client_ids: vec![client.to_owned()],
         rules: IssuerRules::default(),
         claims: Vec::new(),
     };
-    vec![services, users("actors"), users("partners")]
+    vec![
+        issuer("services", IssuerKind::Service, "services"),
+        issuer("actors", IssuerKind::User, "actors"),
+        issuer("partners", IssuerKind::User, "actors"),
+    ]
 }
 
 /// Starts a test issuer, and returns its URL and the key of its tokens.
@@ -106,16 +102,10 @@ async fn issuer(shutdown: &CancellationToken) -> (String, EncodingKey) {
     let public = pair.public_key().as_ref().to_vec();
     let private = pair.to_pkcs8v1().expect("DER");
     let key = EncodingKey::from_ec_der(private.as_ref());
-    let (x, y) = (
-        URL_SAFE_NO_PAD.encode(&public[1..33]),
-        URL_SAFE_NO_PAD.encode(&public[33..]),
-    );
+    let [x, y] = [1..33, 33..65].map(|half| URL_SAFE_NO_PAD.encode(&public[half]));
     let keys = json!({"keys": [{"kty": "EC", "crv": "P-256", "alg": "ES256", "use": "sig", "kid": "k", "x": x, "y": y}]});
     let answer = get(move || async move { axum::Json(keys.clone()) });
-    let router = Router::new()
-        .route("/keys", answer.clone())
-        .route("/actors/keys", answer.clone())
-        .route("/partners/keys", answer);
+    let router = Router::new().route("/{issuer}/keys", answer);
     let issuer = listen(router, Limits::default(), shutdown).await;
     (issuer, key)
 }
@@ -141,7 +131,7 @@ async fn served_beside(
     };
     let verifier = Verifier::new(trusted_issuers(&issuer), options);
     let rig = TestReplica::new(store, &clock, 8).await;
-    let metrics = NotifyMetrics::new();
+    let (metrics, cache) = (NotifyMetrics::new(), Cache::memory(clock.clone()));
     let service = ApiState {
         verifier,
         actor_issuer: format!("{issuer}/actors").into(),
@@ -151,16 +141,11 @@ async fn served_beside(
         submissions: rig.submissions,
         status_reads: Semaphore::new(CONCURRENT_READS),
         dispatch_state: rig.dispatch_state,
-        quota: CallerQuota::new(
-            Cache::memory(clock.clone()),
-            clock.clone(),
-            Some(USER_QUOTA),
-            None,
-        ),
+        quota: CallerQuota::new(cache.clone(), clock.clone(), Some(USER_QUOTA), None),
         mail_tokens: Some(mail_tokens()),
         webhooks: Arc::new(webhooks()),
         actors,
-        unverified: UnverifiedQuota::new(Cache::memory(clock.clone()), clock.clone()),
+        unverified: UnverifiedQuota::new(cache, clock.clone()),
         suppression: rig.suppression,
         metrics: metrics.clone(),
         trusted_proxies: TrustedProxies::default(),
@@ -240,6 +225,19 @@ impl TestServer {
         (answer.status(), answer.json().await.unwrap_or_default())
     }
 
+    async fn accepted(&self, body: &Value) -> String {
+        let token = format!("Bearer {}", self.service_token("auth"));
+        self.accepted_as(&token, body).await
+    }
+
+    async fn accepted_as(&self, token: &str, body: &Value) -> String {
+        let headers = [("authorization", token)];
+        let (status, created) = self.post("/notifications", &headers, body).await;
+        assert_eq!(status, StatusCode::CREATED, "{created}");
+        let id = created["notificationId"].as_str();
+        id.expect("an id").to_owned()
+    }
+
     async fn cancel(&self, id: &str, service: &str) -> (StatusCode, Value) {
         let url = format!("{}/notifications/{id}", self.url);
         let request = self.client.delete(url);
@@ -260,16 +258,9 @@ impl TestServer {
             request = request.header("if-none-match", tag);
         }
         let answer = request.send().await.expect("a response");
-        let tag = answer
-            .headers()
-            .get("etag")
-            .and_then(|tag| tag.to_str().ok())
-            .map(str::to_owned);
-        (
-            answer.status(),
-            tag,
-            answer.json().await.unwrap_or_default(),
-        )
+        let (status, tag) = (answer.status(), answer.headers().get("etag"));
+        let tag = tag.and_then(|tag| tag.to_str().ok()).map(str::to_owned);
+        (status, tag, answer.json().await.unwrap_or_default())
     }
 
     async fn deliver(&mut self) {
@@ -297,23 +288,12 @@ async fn batch_results_are_in_request_order() {
         bad["template"] = "nope".into();
         let body = json!({"notifications": [welcome(), bad, 7, welcome()]});
         let (status, answer) = served.post("/notification-batches", &[], &body).await;
-        let statuses: Vec<_> = answer["results"]
-            .as_array()
-            .expect("results")
-            .iter()
-            .map(|r| r["status"].clone())
-            .collect();
-        assert_eq!(
-            (status, statuses),
-            (
-                StatusCode::OK,
-                vec![201.into(), 422.into(), 400.into(), 201.into()]
-            ),
-            "{answer}"
-        );
-        let (status, _) = served
-            .post("/notification-batches", &[], &json!({"notifications": []}))
-            .await;
+        let results = answer["results"].as_array().expect("results").iter();
+        let statuses: Vec<_> = results.map(|result| &result["status"]).collect();
+        assert_eq!(status, StatusCode::OK);
+        assert_eq!(statuses, [201, 422, 400, 201], "{answer}");
+        let none = json!({"notifications": []});
+        let (status, _) = served.post("/notification-batches", &[], &none).await;
         assert_eq!(status.as_u16(), 422);
     }
 }

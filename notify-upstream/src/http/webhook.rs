@@ -44,28 +44,24 @@ pub(super) async fn receive(
     {
         return Err(rejection(&service, &provider, WebhookRejection::Signature));
     }
-    let receipts: Vec<_> = reports
-        .iter()
-        .filter_map(|report| report.receipt(&provider))
-        .collect();
-    let saved = service.store.save_receipts(&receipts).await;
+    let saved = service.store.save_receipts(&provider, &reports).await;
     let templates = service.templates.load_full();
     let applied = service
         .suppression
-        .apply_reports(&reports, Some(&templates))
-        .await;
-    applied?;
-    if !receipts.is_empty() {
-        let new = saved?;
-        let repeated = receipts.len() as u64 - new;
-        service.metrics.receipts(&provider, "new", new);
-        service.metrics.receipts(&provider, "repeated", repeated);
+        .apply_reports(&reports, Some(&templates));
+    applied.await?;
+    let new = saved?;
+    let ours = reports.iter().filter(|report| report.id.is_some()).count() as u64;
+    let not_ours = reports.len() as u64 - ours;
+    for (outcome, count) in [
+        ("new", new),
+        ("repeated", ours - new),
+        ("not_ours", not_ours),
+    ] {
+        let counter = &service.metrics.events.receipts;
+        let counter = counter.with_label_values(&[&*provider, outcome]);
+        counter.inc_by(count);
     }
-    service.metrics.receipts(
-        &provider,
-        "not_ours",
-        (reports.len() - receipts.len()) as u64,
-    );
     Ok(StatusCode::NO_CONTENT.into_response())
 }
 
@@ -102,18 +98,16 @@ fn rejection(service: &ApiState, provider: &str, rejection: WebhookRejection) ->
         .iter()
         .find(|known| **known == provider)
         .map_or("unknown", |known| *known);
-    let reason = match rejection {
-        WebhookRejection::Signature => "signature",
-        WebhookRejection::Unreadable => "unreadable",
-        WebhookRejection::Unavailable => "certificate_unavailable",
+    let (reason, problem) = match rejection {
+        WebhookRejection::Signature => ("signature", Code::InvalidWebhookSignature.into()),
+        WebhookRejection::Unreadable => (
+            "unreadable",
+            Problem::new(Code::InvalidRequest).detail("the event cannot be read"),
+        ),
+        WebhookRejection::Unavailable => ("certificate_unavailable", Code::Unavailable.into()),
     };
-    service.metrics.webhook_rejected(provider, reason);
+    let rejections = &service.metrics.events.webhook_rejections;
+    rejections.with_label_values(&[provider, reason]).inc();
     log_limited!(warn, provider, reason, "webhook rejected");
-    match rejection {
-        WebhookRejection::Signature => Problem::new(Code::InvalidWebhookSignature),
-        WebhookRejection::Unreadable => {
-            Problem::new(Code::InvalidRequest).detail("the event cannot be read")
-        }
-        WebhookRejection::Unavailable => Problem::new(Code::Unavailable),
-    }
+    problem
 }

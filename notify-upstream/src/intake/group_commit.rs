@@ -53,27 +53,14 @@ pub(crate) struct AcceptedNotification {
     pub(crate) created_at: Timestamp,
 }
 
-/// A notification to be committed.
-#[derive(Debug)]
-struct NewSubmission {
-    record: Record,
-    send_at: Option<Timestamp>,
-    /// Idempotency key and fingerprint.
-    key: Option<(String, [u8; 32])>,
-    /// Memory reserved for the request body. It is released after the commit, even if the client
-    /// disconnects earlier.
-    permit: BudgetPermit,
-}
-
+/// A notification to be committed, without its identifier, order and time, and the memory reserved
+/// for the request body. It is released after the commit, even if the client disconnects earlier.
+type NewSubmission = (NewNotification, BudgetPermit);
 type SubmissionResult = Result<AcceptedNotification, Problem>;
 type PendingSubmission = Submission<NewSubmission, SubmissionResult>;
 
-/// The requester that waits for a commit.
-#[derive(Debug)]
-struct Requester {
-    reply: Reply<SubmissionResult>,
-    permit: BudgetPermit,
-}
+/// The requester that waits for a commit, and the memory of its request.
+type Requester = (Reply<SubmissionResult>, BudgetPermit);
 
 /// Assigns identifiers, commits a batch and answers its requesters.
 #[derive(Debug)]
@@ -116,13 +103,14 @@ impl SubmissionQueue {
     ) -> Result<AcceptedNotification, Problem> {
         let key = key.map(|key| (key.as_str().to_owned(), validated.request.fingerprint()));
         let send_at = validated.request.send_at;
-        let submission = NewSubmission {
+        let row = NewNotification {
+            id: NotificationId::default(),
+            order: 0,
             record: record(principal, validated),
             send_at,
             key,
-            permit,
         };
-        let result = self.queue.try_submit(submission, self.timeout).await;
+        let result = self.queue.try_submit((row, permit), self.timeout).await;
         result.unwrap_or_else(|| Err(Problem::new(Code::Unavailable).retry_after(1)))
     }
 }
@@ -182,17 +170,11 @@ impl GroupCommitter {
 }
 
 /// Restores the submission of a row that was not stored.
-fn submission_of(
-    row: NewNotification,
-    Requester { reply, permit }: Requester,
-) -> PendingSubmission {
-    let item = NewSubmission {
-        record: row.record,
-        send_at: row.send_at,
-        key: row.key,
-        permit,
-    };
-    Submission { item, reply }
+fn submission_of(row: NewNotification, (reply, permit): Requester) -> PendingSubmission {
+    Submission {
+        item: (row, permit),
+        reply,
+    }
 }
 
 // === impl BatchWriter ===
@@ -215,7 +197,8 @@ impl BatchWriter {
         };
         let (rows, requesters) = self.place(batch);
         let count = rows.len();
-        self.0.metrics.batch(count);
+        let batch_rows = u32::try_from(count).unwrap_or(u32::MAX);
+        self.0.metrics.events.batch_rows.observe(batch_rows.into());
         let stored = match synchronized {
             Ok(()) => store.accept(&rows).await,
             Err(error) => Err(error),
@@ -232,7 +215,7 @@ impl BatchWriter {
                 postern_core::log_outage!("database", %error, rows = count, "notification insert failed");
                 let problem = Problem::from(&error);
                 for requester in requesters {
-                    requester.reply.send(Err(problem.clone()));
+                    requester.0.send(Err(problem.clone()));
                 }
             }
         }
@@ -244,18 +227,10 @@ impl BatchWriter {
         let places = self.0.sequence.places(batch.len());
         let placed = batch.into_iter().zip(places);
         let placed = placed.map(|(Submission { item, reply }, (order, id))| {
-            let row = NewNotification {
-                id,
-                order,
-                record: Record {
-                    created_at: now,
-                    ..item.record
-                },
-                send_at: item.send_at.filter(|at| *at > now),
-                key: item.key,
-            };
-            let permit = item.permit;
-            (row, Requester { reply, permit })
+            let (mut row, permit) = item;
+            (row.id, row.order, row.record.created_at) = (id, order, now);
+            row.send_at = row.send_at.filter(|at| *at > now);
+            (row, (reply, permit))
         });
         placed.unzip()
     }
@@ -274,8 +249,9 @@ impl BatchWriter {
                 created_at: row.record.created_at,
             };
             let lane = row.record.lane;
-            let latency = requester.reply.age();
-            requester.reply.send(Ok(accepted));
+            let (reply, _permit) = requester;
+            let latency = reply.age();
+            reply.send(Ok(accepted));
             self.0
                 .metrics
                 .accepted(lane.channel, lane.priority, latency);
@@ -288,9 +264,10 @@ impl BatchWriter {
     /// Answers a submission whose idempotency key was used before: with the first result, or with
     /// 409.
     async fn answer_repeated_key(self: Arc<Self>, submission: PendingSubmission) {
-        let result = match &submission.item.key {
+        let row = &submission.item.0;
+        let result = match &row.key {
             Some((key, fingerprint)) => {
-                self.find_repeated(&submission.item.record.creator, key, fingerprint)
+                self.find_repeated(&row.record.creator, key, fingerprint)
                     .await
             }
             None => Err(Code::Internal.into()),

@@ -104,46 +104,31 @@ impl CallerQuota {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::testing::{ok, service_of, user_of};
 
     #[tokio::test]
     async fn quota_is_counted_per_caller_and_minute() {
         let clock = Clock::manual(Timestamp(30_000));
         let quota = CallerQuota::new(Cache::memory(clock.clone()), clock.clone(), Some(2), None);
-        let user = |name: &str| Principal {
-            creator: format!("user:pool|{name}").into(),
-            actor: Some(name.to_owned()),
-        };
-        let service = Principal {
-            creator: "service:a".into(),
-            actor: None,
-        };
+        let (ada, bob, service) = (user_of("ada"), user_of("bob"), service_of("a"));
         for _ in 0..2 {
-            quota
-                .take(&user("a"), None)
-                .await
-                .expect("within the quota");
+            ok(quota.take(&ada, None)).await;
         }
-        let refused = quota.take(&user("a"), None).await;
+        let refused = quota.take(&ada, None).await;
         let refused = refused.expect_err("quota exceeded");
         assert_eq!(refused.render("x").headers["retry-after"], "30");
-        quota
-            .take(&user("b"), None)
-            .await
-            .expect("other callers have their own quota");
+        // Other callers have their own quota, and services are unlimited.
+        ok(quota.take(&bob, None)).await;
         let noon = Some(Timestamp(43_200_000));
         for _ in 0..9 {
-            let taken = quota.take(&service, noon).await;
-            taken.expect("services are unlimited");
+            ok(quota.take(&service, noon)).await;
         }
         clock.advance(Duration::from_secs(30));
-        quota
-            .take(&user("a"), None)
-            .await
-            .expect("the quota resets each minute");
+        ok(quota.take(&ada, None)).await;
         // A minute takes no more scheduled notifications than it accepts.
         for (minute, status) in [(1, 201), (2, 201), (3, 429)] {
             clock.advance(Duration::from_secs(60 * minute));
-            let taken = quota.take(&user("a"), noon).await;
+            let taken = quota.take(&ada, noon).await;
             assert_eq!(taken.is_err(), status == 429, "{minute}");
         }
     }

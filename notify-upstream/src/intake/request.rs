@@ -11,10 +11,7 @@ use sha2::{Digest, Sha256};
 use crate::address::{ActorId, Recipient};
 use crate::delivery::provider::exceeded_limit;
 use crate::notification::{Channel, Priority};
-use crate::templates::{
-    Locale, RenderError, TemplateLookupError, TemplateName, Templates, UserTextMistake,
-    VariableAuthor,
-};
+use crate::templates::{Locale, RenderError, TemplateName, Templates, VariableAuthor};
 
 /// Maximum size of a notification's variables, as JSON.
 const MAX_VARIABLES_BYTES: usize = 64 << 10;
@@ -122,59 +119,39 @@ impl NotificationRequest {
         templates: &Templates,
         author: VariableAuthor,
     ) -> Result<ValidatedRequest, Problem> {
-        match templates.find(&self.template, self.channel, self.locale.as_ref()) {
-            Ok(found) => {
-                let missing = found.missing(&self.variables);
-                if missing.is_empty() {
-                    check_user_text(&found.user_text_mistakes(&self.variables, author))?;
-                    // Variables that the template cannot render, such as a number in place of a
-                    // string, would fail every delivery attempt.
-                    let content = found
-                        .render(&self.variables, author)
-                        .map_err(|error| render_problem(&error))?;
-                    if let Some(limit) = exceeded_limit(&content) {
-                        return Err(unrenderable(limit));
-                    }
-                    let (template_version, locale) = (found.version(), found.locale().clone());
-                    let unverified = &found.settings().unverified_addresses;
-                    return Ok(ValidatedRequest {
-                        allows_unverified: *unverified.get(self.channel),
-                        request: self,
-                        template_version,
-                        locale,
-                    });
+        let found = templates.find(&self.template, self.channel, self.locale.as_ref());
+        let found = found.map_err(|detail| {
+            Problem::new(Code::UnknownTemplate).error("/template", "unknown_template", detail)
+        })?;
+        let missing = found.missing(&self.variables).into_iter().map(|name| {
+            let pointer = format!("/variables/{}", name.replace('.', "/"));
+            let detail = format!("the template needs the variable `{name}`");
+            (pointer, "missing_variable", detail)
+        });
+        reject(missing)?;
+        let mistakes = found
+            .user_text_mistakes(&self.variables, author)
+            .into_iter();
+        reject(mistakes.map(|(name, code, detail)| (format!("/variables/{name}"), code, detail)))?;
+        // Variables that the template cannot render, such as a number in place of a string, would
+        // fail every delivery attempt.
+        let content = found.render(&self.variables, author).map_err(|error| {
+            unrenderable(match error {
+                RenderError::Template(_) => {
+                    "the template does not render with these variables".to_owned()
                 }
-                Err(missing.into_iter().fold(
-                    Problem::new(Code::ValidationFailed),
-                    |problem, name| {
-                        let pointer = format!("/variables/{}", name.replace('.', "/"));
-                        problem.error(
-                            &pointer,
-                            "missing_variable",
-                            format!("the template needs the variable `{name}`"),
-                        )
-                    },
-                ))
-            }
-            Err(error) => {
-                let detail = match error {
-                    TemplateLookupError::NoSuchTemplate => {
-                        "there is no template of this name".to_owned()
-                    }
-                    TemplateLookupError::NotOnThisChannel => {
-                        format!(
-                            "this template is not there for the channel {}",
-                            self.channel.as_str()
-                        )
-                    }
-                };
-                Err(Problem::new(Code::UnknownTemplate).error(
-                    "/template",
-                    "unknown_template",
-                    detail,
-                ))
-            }
+                RenderError::TooLong { .. } => error.to_string(),
+            })
+        })?;
+        if let Some(limit) = exceeded_limit(&content) {
+            return Err(unrenderable(limit));
         }
+        Ok(ValidatedRequest {
+            allows_unverified: *found.settings().unverified_addresses.get(self.channel),
+            template_version: found.version(),
+            locale: found.locale().clone(),
+            request: self,
+        })
     }
 
     /// Returns the actor that the notification is addressed to, if it is addressed by `actorId`.
@@ -212,27 +189,13 @@ impl NotificationRequest {
     }
 }
 
-fn check_user_text(mistakes: &[UserTextMistake]) -> Result<(), Problem> {
-    if mistakes.is_empty() {
-        return Ok(());
-    }
-    Err(mistakes
-        .iter()
-        .fold(Problem::new(Code::ValidationFailed), |problem, mistake| {
-            problem.error(
-                &format!("/variables/{}", mistake.name),
-                mistake.code,
-                mistake.detail.clone(),
-            )
-        }))
-}
-
-fn render_problem(error: &RenderError) -> Problem {
-    let detail = match error {
-        RenderError::Template(_) => "the template does not render with these variables".to_owned(),
-        RenderError::TooLong { .. } => error.to_string(),
-    };
-    unrenderable(detail)
+/// Rejects a request with all mistakes: pointer, code and detail. There may be none.
+fn reject(mistakes: impl Iterator<Item = (String, &'static str, String)>) -> Result<(), Problem> {
+    let problem = mistakes.fold(None, |problem: Option<Problem>, (pointer, code, detail)| {
+        let problem = problem.unwrap_or_else(|| Problem::new(Code::ValidationFailed));
+        Some(problem.error(&pointer, code, detail))
+    });
+    problem.map_or(Ok(()), Err)
 }
 
 fn unrenderable(detail: String) -> Problem {

@@ -100,15 +100,11 @@ mod tests {
         let first = sequence.orders(5);
         assert_eq!(sequence.orders(1), first + 5);
         let places: Vec<_> = sequence.places(3).collect();
-        assert_eq!(
-            places.iter().map(|place| place.0).collect::<Vec<_>>(),
-            [first + 6, first + 7, first + 8]
-        );
+        let orders: Vec<_> = places.iter().map(|place| place.0).collect();
+        assert_eq!(orders, [first + 6, first + 7, first + 8]);
         assert!(places.is_sorted_by(|one, next| one.1 < next.1));
-        let tails: std::collections::HashSet<_> = places
-            .iter()
-            .map(|place| place.1.0.as_u64_pair().1)
-            .collect();
+        let tails = places.iter().map(|place| place.1.0.as_u64_pair().1);
+        let tails: std::collections::HashSet<_> = tails.collect();
         assert_eq!(tails.len(), 3, "random bits differ between identifiers");
     }
 

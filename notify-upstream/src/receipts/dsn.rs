@@ -13,10 +13,10 @@ use sha2::{Digest, Sha256};
 
 use crate::address::{AddressHash, hash};
 use crate::delivery::mail_token::{MailTokens, TokenClaim, TokenPurpose};
-use crate::delivery::report::ProviderReport;
 use crate::notification::NotificationId;
 use crate::receipts::bounce::{is_objection, judge};
 use crate::receipts::webhook::without_address;
+use crate::store::ProviderReport;
 use crate::store::row::ReceiptKind;
 
 /// Provider name of these reports in events.

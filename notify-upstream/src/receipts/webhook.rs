@@ -24,8 +24,8 @@ use serde_json::Value;
 
 pub(crate) use sns::{CertificateCache, SnsWebhook};
 
-use crate::delivery::report::ProviderReport;
 use crate::notification::NotificationId;
+use crate::store::ProviderReport;
 use crate::store::WebhookToken;
 
 /// The configured webhook receivers. A request for another provider is answered as one with an

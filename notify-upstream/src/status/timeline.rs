@@ -175,11 +175,8 @@ impl NotificationReader {
         let recipient: Option<Recipient> = serde_json::from_str(&record.recipient).ok();
         let mut entries = self.view(snapshot).timeline_entries(snapshot.id);
         if let Some(first) = entries.first_mut() {
-            let accepted = std::mem::replace(
-                first,
-                TimelineEntry::new(first.at, TimelineSource::Notify, ""),
-            );
-            *first = accepted
+            *first = first
+                .clone()
                 .with("channel", Some(record.lane.channel.as_str()))
                 .with("priority", Some(record.lane.priority.as_str()))
                 .with("template", Some(record.template.as_str()))

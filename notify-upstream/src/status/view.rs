@@ -170,6 +170,7 @@ impl StatusView {
 }
 
 /// State collected from a notification's history.
+#[derive(Default)]
 struct StatusBuilder {
     events: Vec<StatusEvent>,
     /// Events reported by the provider.
@@ -201,16 +202,7 @@ impl StatusBuilder {
         );
         let mut builder = Self {
             events: vec![first],
-            reports: Vec::new(),
-            attempts: 0,
-            template_version: None,
-            waiting: None,
-            recorded: None,
-            reported: None,
-            reason: None,
-            reported_reason: None,
-            scheduled: false,
-            expired: false,
+            ..Self::default()
         };
         for entry in &snapshot.history {
             match entry {

@@ -8,14 +8,15 @@ use std::collections::HashMap;
 
 use postern_core::clock::Timestamp;
 use postern_store::with_dialect;
-use sqlx::{AssertSqlSafe, Row};
+use serde_json::Value;
+use sqlx::AssertSqlSafe;
 
 use super::dialect::{List, Syntax, execute_rows, transaction};
-use super::queue::{StoredResult, insert_results, lanes_json};
-use super::read::{self as rows, RECORD, WANTED_AT};
-use super::row::{Claim, Claimed, LanePosition, ResultKind};
-use super::{Store, StoreResult};
-use crate::notification::{Lane, NotificationId};
+use super::queue::{RESULT, lanes_json, result_row};
+use super::read::by_lane;
+use super::row::{Claim, Claimed, ResultKind, ResultRow};
+use super::{NotificationSnapshot, Store, StoreResult};
+use crate::notification::{Lane, NotificationId, Order};
 
 /// Selects the first rows of services in a lane that wait, or whose worker is dead. A row that
 /// another replica claims at this moment is left out instead of waited for.
@@ -68,13 +69,6 @@ pub(super) fn lease(syntax: Syntax) -> String {
     )
 }
 
-fn select_records(syntax: Syntax) -> String {
-    format!(
-        "SELECT r.id, {WANTED_AT}, {RECORD} FROM notify_record r WHERE r.id {}",
-        syntax.in_list(1)
-    )
-}
-
 pub(super) fn lane_heads(syntax: Syntax) -> String {
     format!(
         "SELECT lane, coalesce((SELECT ord FROM notify_queue q WHERE q.lane = input.lane AND q.caller = ''
@@ -98,29 +92,27 @@ impl Store {
     /// The store is unavailable or rejects the statement.
     pub(crate) async fn claim(&self, claim: &Claim<'_>) -> StoreResult<Vec<Claimed>> {
         let picked = self.lease_rows(claim).await?;
-        let mut records = HashMap::with_capacity(picked.len());
-        if !picked.is_empty() {
-            let ids: Vec<_> = picked.iter().map(|row| row.0).collect();
-            let sql = AssertSqlSafe(select_records(self.syntax));
-            with_dialect!(self.connections.queue.readers(), pool => {
-                for row in sqlx::query(sql).bind(List(&ids)).fetch_all(pool).await? {
-                    let record = (Timestamp(row.try_get(1)?), rows::record(&row, 2)?);
-                    records.insert(row.try_get::<NotificationId, _>(0)?, record);
-                }
-            });
+        if picked.is_empty() {
+            return Ok(Vec::new());
         }
-        let claimed = picked.into_iter().filter_map(|row| {
-            let (id, order, fence, attempt, ..) = row;
-            let (wanted_at, record) = records.remove(&id)?;
-            Some(Claimed {
-                id,
-                order,
-                fence,
-                attempt,
-                wanted_at,
-                record,
-            })
-        });
+        let ids: Vec<_> = picked.iter().map(|row| row.0).collect();
+        let found = self.records(&self.connections.queue, &ids).await?;
+        let mut records: HashMap<_, _> = found.into_iter().map(|row| (row.id, row)).collect();
+        let claimed = picked
+            .into_iter()
+            .filter_map(|(id, order, fence, attempt, _)| {
+                let NotificationSnapshot {
+                    record, send_at, ..
+                } = records.remove(&id)?;
+                Some(Claimed {
+                    id,
+                    order,
+                    fence,
+                    attempt,
+                    wanted_at: send_at.unwrap_or(record.created_at),
+                    record,
+                })
+            });
         Ok(claimed.collect())
     }
 
@@ -145,7 +137,7 @@ impl Store {
                 picked.extend(users);
             }
             let lost: Vec<_> = picked.iter().filter_map(|row| lost_result(row, claim.now)).collect();
-            execute_rows!(transaction, insert_results(syntax), lost);
+            execute_rows!(transaction, syntax.insert("notify_result", RESULT), lost);
             let ids: Vec<_> = picked.iter().map(|row| row.0).collect();
             if !ids.is_empty() {
                 let update = sqlx::query(AssertSqlSafe(lease(syntax)))
@@ -168,28 +160,24 @@ impl Store {
         lanes: &[Lane],
         dead: &[i64],
         full: &[String],
-    ) -> StoreResult<Vec<LanePosition>> {
+    ) -> StoreResult<Vec<(Lane, Order)>> {
         let sql = AssertSqlSafe(lane_heads(self.syntax));
         let found: Vec<(i16, Option<i64>)> = with_dialect!(self.connections.queue.readers(), pool => {
             let select = sqlx::query_as(sql).bind(lanes_json(lanes)).bind(List(dead)).bind(List(full));
             select.fetch_all(pool).await?
         });
-        let found = found.into_iter();
-        found
-            .filter_map(|(lane, order)| Some((lane, order?)))
-            .map(|(lane, order)| {
-                let lane = rows::lane_of(lane)?;
-                Ok(LanePosition { lane, order })
-            })
-            .collect()
+        let waiting = found.into_iter();
+        by_lane(waiting.filter_map(|(lane, order)| Some((lane, order?))))
     }
 }
 
-fn lost_result(row: &PickedRow, now: Timestamp) -> Option<StoredResult<'static>> {
+fn lost_result(row: &PickedRow, now: Timestamp) -> Option<Value> {
     // The claim has begun the next attempt.
-    let mut lost = StoredResult::event(row.0, row.3 - 1, ResultKind::Lost, now);
-    lost.began_at = Some(row.4?);
-    Some(lost)
+    let lost = ResultRow {
+        began_at: Some(Timestamp(row.4?)),
+        ..ResultRow::event(row.3 - 1, ResultKind::Lost, now)
+    };
+    Some(result_row(row.0, &lost))
 }
 
 fn count(rows: usize) -> i64 {

@@ -162,6 +162,14 @@ impl Syntax {
         format!("(SELECT {columns} FROM json_each(${parameter})) AS input")
     }
 
+    /// Returns the statement that inserts the rows of its first parameter, see [`Self::rows`].
+    pub(super) fn insert(self, table: &str, columns: &str) -> String {
+        let name = |column: &str| column.split(' ').next().unwrap_or_default().to_owned();
+        let names: Vec<String> = columns.split(", ").map(name).collect();
+        let (names, rows) = (names.join(", "), self.rows(1, columns));
+        format!("INSERT INTO {table} ({names}) SELECT {names} FROM {rows}")
+    }
+
     /// Returns the clause that locks selected rows.
     pub(super) const fn for_update(self) -> &'static str {
         match self {

@@ -3,25 +3,20 @@
 use std::collections::HashMap;
 
 use postern_core::clock::Timestamp;
+use postern_store::database::Database;
 use postern_store::with_dialect;
-use serde::Serialize;
-use sqlx::{AssertSqlSafe, Row};
+use serde_json::json;
+use sqlx::AssertSqlSafe;
 
 use super::dialect::{List, Syntax, rows_json};
-use super::read::{self as rows, RECORD, list_sql};
+use super::read::{HistoryRow, RECORD, RecordRow, history_entry, list_sql, snapshot};
 use super::row::{
-    IdempotencyRecord, ListQuery, MAX_RECEIPTS_PER_NOTIFICATION, Receipt, WebhookToken,
+    IdempotencyRecord, ListQuery, MAX_RECEIPTS_PER_NOTIFICATION, ProviderReport, WebhookToken,
+    printable,
 };
 use super::{HistoryEntry, NotificationSnapshot, Store, StoreResult};
 use crate::address::recipient_key;
 use crate::notification::NotificationId;
-
-fn select_records(syntax: Syntax) -> String {
-    format!(
-        "SELECT r.id, r.send_at, {RECORD} FROM notify_record r WHERE r.id {}",
-        syntax.in_list(1)
-    )
-}
 
 /// Results, receipts and the live row are read in one snapshot, so that a row that moves between
 /// tables is seen once.
@@ -66,17 +61,6 @@ fn insert_receipts(syntax: Syntax) -> String {
     )
 }
 
-#[derive(Serialize)]
-struct ReceiptRow<'a> {
-    provider: &'a str,
-    event_id: &'a str,
-    id: NotificationId,
-    kind: i16,
-    at: i64,
-    code: Option<&'a str>,
-    detail: Option<&'a str>,
-}
-
 impl Store {
     /// Returns the request that an idempotency key was used for.
     ///
@@ -89,11 +73,15 @@ impl Store {
     ) -> StoreResult<Option<IdempotencyRecord>> {
         const SELECT: &str =
             "SELECT id, fingerprint, created_at FROM notify_key WHERE creator = $1 AND key = $2";
-        with_dialect!(self.connections.urgent.readers(), pool => {
-            let select = sqlx::query(SELECT).bind(creator).bind(key);
-            let row = select.fetch_optional(pool).await?;
-            row.as_ref().map(rows::idempotency_record).transpose()
-        })
+        let row: Option<(_, _, i64)> = with_dialect!(self.connections.urgent.readers(), pool => {
+            let select = sqlx::query_as(SELECT).bind(creator).bind(key);
+            select.fetch_optional(pool).await?
+        });
+        Ok(row.map(|(id, fingerprint, created_at)| IdempotencyRecord {
+            id,
+            fingerprint,
+            created_at: Timestamp(created_at),
+        }))
     }
 
     /// Reads all that is stored about these notifications.
@@ -104,12 +92,23 @@ impl Store {
         &self,
         ids: &[NotificationId],
     ) -> StoreResult<Vec<NotificationSnapshot>> {
-        let records = AssertSqlSafe(select_records(self.syntax));
-        let found: Vec<_> = with_dialect!(self.connections.urgent.readers(), pool => {
-            let rows = sqlx::query(records).bind(List(ids)).fetch_all(pool).await?;
-            rows.iter().map(rows::snapshot).collect::<StoreResult<_>>()?
-        });
+        let found = self.records(&self.connections.urgent, ids).await?;
         self.with_history(found).await
+    }
+
+    /// Reads records without their history.
+    pub(super) async fn records(
+        &self,
+        database: &Database,
+        ids: &[NotificationId],
+    ) -> StoreResult<Vec<NotificationSnapshot>> {
+        let wanted = self.syntax.in_list(1);
+        let sql = format!("SELECT {RECORD} FROM notify_record r WHERE r.id {wanted}");
+        let rows: Vec<RecordRow> = with_dialect!(database.readers(), pool => {
+            let select = sqlx::query_as(AssertSqlSafe(sql)).bind(List(ids));
+            select.fetch_all(pool).await?
+        });
+        rows.into_iter().map(snapshot).collect()
     }
 
     /// Adds their history to records.
@@ -141,12 +140,13 @@ impl Store {
             return Ok(found);
         }
         let history = AssertSqlSafe(select_history(self.syntax));
-        with_dialect!(self.connections.urgent.readers(), pool => {
-            for row in sqlx::query(history).bind(List(ids)).fetch_all(pool).await? {
-                let entries = found.entry(row.try_get(0)?).or_default();
-                entries.push(rows::history_entry(&row)?);
-            }
+        let rows: Vec<HistoryRow> = with_dialect!(self.connections.urgent.readers(), pool => {
+            sqlx::query_as(history).bind(List(ids)).fetch_all(pool).await?
         });
+        for row in rows {
+            let entries = found.entry(row.0).or_default();
+            entries.push(history_entry(row)?);
+        }
         Ok(found)
     }
 
@@ -157,31 +157,42 @@ impl Store {
     pub(crate) async fn list(&self, query: &ListQuery) -> StoreResult<Vec<NotificationSnapshot>> {
         let sql = AssertSqlSafe(list_sql(query));
         let limit = i64::try_from(query.limit).unwrap_or(i64::MAX);
-        with_dialect!(self.connections.urgent.readers(), pool => {
-            let select = sqlx::query(sql).bind(query.before).bind(query.from).bind(limit);
+        let rows: Vec<RecordRow> = with_dialect!(self.connections.urgent.readers(), pool => {
+            let select = sqlx::query_as(sql).bind(query.before).bind(query.from).bind(limit);
             let select = select.bind(&query.creator).bind(query.recipient).bind(&query.request);
             let key = query.addressee.as_deref().map(recipient_key);
-            let rows = select.bind(&query.addressee).bind(key).fetch_all(pool).await?;
-            rows.iter().map(rows::snapshot).collect()
-        })
+            select.bind(&query.addressee).bind(key).fetch_all(pool).await?
+        });
+        rows.into_iter().map(snapshot).collect()
     }
 
-    /// Stores delivery reports, up to [`MAX_RECEIPTS_PER_NOTIFICATION`], and returns the number of
-    /// new ones.
+    /// Stores the delivery reports about notifications of this service, up to
+    /// [`MAX_RECEIPTS_PER_NOTIFICATION`], and returns the number of new ones.
     ///
     /// # Errors
     /// The store is unavailable or rejects the statement.
-    pub(crate) async fn save_receipts(&self, receipts: &[Receipt]) -> StoreResult<u64> {
-        let rows = receipts.iter().map(|row| ReceiptRow {
-            provider: &row.provider,
-            event_id: &row.event_id,
-            id: row.id,
-            kind: row.kind.code(),
-            at: row.at.0,
-            code: row.code.as_deref(),
-            detail: row.detail.as_deref(),
-        });
-        let rows = rows_json(&rows.collect::<Vec<_>>());
+    pub(crate) async fn save_receipts(
+        &self,
+        provider: &str,
+        reports: &[ProviderReport],
+    ) -> StoreResult<u64> {
+        let text = |text: &Option<String>| text.as_ref().map(|text| printable(text, 300));
+        let row = |report: &ProviderReport| {
+            Some(json!({
+                "provider": provider,
+                "event_id": printable(&report.event_id, 200),
+                "id": report.id?,
+                "kind": report.kind.code(),
+                "at": report.at.0,
+                "code": text(&report.code),
+                "detail": text(&report.detail),
+            }))
+        };
+        let rows: Vec<_> = reports.iter().filter_map(row).collect();
+        if rows.is_empty() {
+            return Ok(0);
+        }
+        let rows = rows_json(&rows);
         let sql = AssertSqlSafe(insert_receipts(self.syntax));
         with_dialect!(self.connections.history.writer(), pool => {
             let insert = sqlx::query(sql).bind(rows).bind(MAX_RECEIPTS_PER_NOTIFICATION);

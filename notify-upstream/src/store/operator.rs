@@ -5,9 +5,9 @@ use postern_store::with_dialect;
 use sqlx::AssertSqlSafe;
 
 use super::dialect::{List, Syntax, execute_rows, transaction};
-use super::queue::{CALLER, StoredResult, insert_results};
-use super::read as rows;
-use super::row::{DeadFilter, DeadLetter, ProviderPause, ResultKind};
+use super::queue::{RESULT, result_row};
+use super::read::lane_of;
+use super::row::{DeadFilter, DeadLetter, ProviderPause, ResultKind, ResultRow};
 use super::{Store, StoreResult};
 use crate::notification::{NotificationId, Order};
 
@@ -28,7 +28,8 @@ fn selection(syntax: Syntax) -> String {
 fn queue_dead(syntax: Syntax) -> String {
     format!(
         "INSERT INTO notify_queue (id, lane, caller, ord, fence, attempt)
-        SELECT id, lane, {CALLER}, $9 + row_number() OVER (ORDER BY at, id) - 1, fence, attempt
+        SELECT id, lane, coalesce((SELECT r.creator FROM notify_record r WHERE r.id = queued.id
+            AND r.creator NOT LIKE 'service:%'), ''), $9 + row_number() OVER (ORDER BY at, id) - 1, fence, attempt
         FROM (SELECT * FROM notify_dead WHERE {} {}) AS queued RETURNING id, attempt",
         selection(syntax),
         syntax.for_update()
@@ -61,11 +62,23 @@ impl Store {
             selection(self.syntax)
         );
         let lanes = filter.lanes();
-        with_dialect!(self.connections.slow.readers(), pool => {
-            let select = bind_selection!(sqlx::query(AssertSqlSafe(sql)), filter, lanes);
-            let rows = select.fetch_all(pool).await?;
-            rows.iter().map(rows::dead_letter).collect()
-        })
+        let rows: Vec<(_, i16, _, i64, _, _, _)> = with_dialect!(self.connections.slow.readers(), pool => {
+            let select = bind_selection!(sqlx::query_as(AssertSqlSafe(sql)), filter, lanes);
+            select.fetch_all(pool).await?
+        });
+        let letters = rows.into_iter();
+        let letters = letters.map(|(id, lane, attempt, at, code, template, recipient)| {
+            Ok(DeadLetter {
+                id,
+                lane: lane_of(lane)?,
+                attempt,
+                at: Timestamp(at),
+                code,
+                template,
+                recipient,
+            })
+        });
+        letters.collect()
     }
 
     /// Queues failed notifications again, and returns their number.
@@ -85,10 +98,10 @@ impl Store {
             let insert = bind_selection!(insert, filter, lanes).bind(first_order);
             let queued: Vec<(NotificationId, i32)> = insert.fetch_all(&mut *transaction).await?;
             let ids: Vec<_> = queued.iter().map(|row| row.0).collect();
-            let results = queued.into_iter();
-            let results = results.map(|(id, attempt)| StoredResult::event(id, attempt, ResultKind::Replayed, now));
+            let replayed = |attempt| ResultRow::event(attempt, ResultKind::Replayed, now);
+            let results = queued.iter().map(|(id, attempt)| result_row(*id, &replayed(*attempt)));
             let results: Vec<_> = results.collect();
-            execute_rows!(transaction, insert_results(syntax), results);
+            execute_rows!(transaction, syntax.insert("notify_result", RESULT), results);
             let delete = sqlx::query(AssertSqlSafe(delete)).bind(List(&ids));
             delete.execute(&mut *transaction).await?.rows_affected()
         })
@@ -100,10 +113,16 @@ impl Store {
     /// The store is unavailable or rejects the statement.
     pub(crate) async fn paused_providers(&self) -> StoreResult<Vec<ProviderPause>> {
         const SELECT: &str = "SELECT provider, operator, at, reason FROM notify_provider_pause";
-        let rows = with_dialect!(self.connections.history.readers(), pool => {
+        let rows: Vec<(_, _, i64, _)> = with_dialect!(self.connections.history.readers(), pool => {
             sqlx::query_as(SELECT).fetch_all(pool).await?
         });
-        Ok(rows.into_iter().map(ProviderPause::of_row).collect())
+        let pause = |(provider, operator, at, reason)| ProviderPause {
+            provider,
+            operator,
+            at: Timestamp(at),
+            reason,
+        };
+        Ok(rows.into_iter().map(pause).collect())
     }
 
     /// Pauses a provider, and returns whether it was not paused before.

@@ -9,50 +9,25 @@ use std::collections::HashSet;
 
 use postern_core::clock::Timestamp;
 use postern_store::with_dialect;
-use serde::Serialize;
+use serde_json::{Value, json};
 use sqlx::AssertSqlSafe;
 
 use super::dialect::{List, Syntax, bytes_json, execute_rows, rows_json, transaction};
-use super::read as rows;
-use super::row::{CancelResult, ClaimRef, Finished, LaneDepth, Next, ResultKind};
+use super::read::{by_lane, lane_of};
+use super::row::{Finished, Next, ResultKind, ResultRow};
 use super::{Store, StoreResult};
 use crate::notification::{Channel, Lane, NotificationId, ORDER_COUNTER_BITS};
+use crate::principal::Principal;
 
-pub(super) fn insert_delayed(syntax: Syntax) -> String {
-    let input = syntax.rows(1, "id uuid, due int8, lane int2, fence int4, attempt int4");
-    format!(
-        "INSERT INTO notify_delayed (id, due, lane, fence, attempt, caller)
-        SELECT id, due, lane, fence, attempt, {CALLER} FROM (SELECT * FROM {input}) AS queued"
-    )
-}
+/// The columns of a row of `notify_delayed`, see [`delayed_row`].
+pub(super) const DELAYED: &str =
+    "id uuid, due int8, lane int2, fence int4, attempt int4, caller text";
 
-fn insert_dead(syntax: Syntax) -> String {
-    let input = syntax.rows(
-        1,
-        "id uuid, lane int2, fence int4, attempt int4, at int8, code text",
-    );
-    format!(
-        "INSERT INTO notify_dead (id, lane, fence, attempt, at, code)
-        SELECT id, lane, fence, attempt, at, code FROM {input}"
-    )
-}
+const DEAD: &str = "id uuid, lane int2, fence int4, attempt int4, at int8, code text";
 
-pub(super) fn insert_results(syntax: Syntax) -> String {
-    let input = syntax.rows(
-        1,
-        "id uuid, attempt int4, kind int2, began_at int8, at int8, next_at int8, provider text, code text, detail text, \
-         address bytea, template_version int4",
-    );
-    format!(
-        "INSERT INTO notify_result (id, attempt, kind, began_at, at, next_at, provider, code, detail, address, template_version)
-        SELECT id, attempt, kind, began_at, at, next_at, provider, code, detail, address, template_version FROM {input}"
-    )
-}
-
-/// The caller whose turn a row waits for: a user, or empty for all services.
-pub(super) const CALLER: &str =
-    "coalesce((SELECT r.creator FROM notify_record r WHERE r.id = queued.id
-    AND r.creator NOT LIKE 'service:%'), '')";
+/// The columns of a row of `notify_result`, see [`result_row`].
+pub(super) const RESULT: &str = "id uuid, attempt int4, kind int2, began_at int8, at int8, \
+    next_at int8, provider text, code text, detail text, address bytea, template_version int4";
 
 /// Deletes the rows whose fence and worker still match, and returns them. All others were taken over
 /// by another worker.
@@ -131,53 +106,6 @@ pub(super) fn hot_statements(syntax: Syntax) -> [(&'static str, String); 10] {
     ]
 }
 
-#[derive(Serialize)]
-pub(super) struct DelayedRow {
-    pub(super) id: NotificationId,
-    pub(super) due: i64,
-    pub(super) lane: i16,
-    pub(super) fence: i32,
-    pub(super) attempt: i32,
-}
-
-#[derive(Serialize)]
-struct DeadRow<'a> {
-    id: NotificationId,
-    lane: i16,
-    fence: i32,
-    attempt: i32,
-    at: i64,
-    code: Option<&'a str>,
-}
-
-#[derive(Serialize)]
-pub(super) struct StoredResult<'a> {
-    id: NotificationId,
-    attempt: i32,
-    kind: i16,
-    pub(super) began_at: Option<i64>,
-    at: i64,
-    next_at: Option<i64>,
-    provider: Option<&'a str>,
-    code: Option<&'a str>,
-    detail: Option<&'a str>,
-    address: Option<String>,
-    template_version: Option<i32>,
-}
-
-/// A claim, for conditions on its fence and worker.
-#[derive(Serialize)]
-struct ClaimKey {
-    id: NotificationId,
-    fence: i32,
-    worker: Option<i64>,
-}
-
-#[derive(Serialize)]
-struct LaneKey {
-    lane: i16,
-}
-
 impl Store {
     /// Removes rows from the queue and records the results of their attempts. Rows with a higher
     /// fence are not changed. Returns the number of removed rows.
@@ -187,41 +115,35 @@ impl Store {
     pub(crate) async fn finish(&self, batch: &[Finished]) -> StoreResult<usize> {
         let syntax = self.syntax;
         let ids: Vec<_> = batch.iter().map(|row| row.id).collect();
-        let keys = batch.iter().map(|row| ClaimKey {
-            id: row.id,
-            fence: row.fence,
-            worker: Some(row.worker),
-        });
-        let keys = rows_json(&keys.collect::<Vec<_>>());
+        let key = |row: &Finished| json!({"id": row.id, "fence": row.fence, "worker": row.worker});
+        let keys = rows_json(&batch.iter().map(key).collect::<Vec<_>>());
         transaction!(self.connections.queue, "DELETE FROM notify_queue", transaction => {
             let delete = sqlx::query_scalar(AssertSqlSafe(take(syntax))).bind(List(&ids)).bind(&keys);
             let taken: Vec<NotificationId> = delete.fetch_all(&mut *transaction).await?;
             let taken: HashSet<_> = taken.into_iter().collect();
             let ours = || batch.iter().filter(|row| taken.contains(&row.id));
-            let results: Vec<_> = ours().filter(|row| row.next.is_recorded()).map(stored_result).collect();
+            let recorded = ours().filter(|row| row.next.is_recorded());
+            let results: Vec<_> = recorded.map(|row| result_row(row.id, &row.result)).collect();
             let delayed: Vec<_> = ours().filter_map(retry_row).collect();
             let dead = ours().filter(|row| row.next == Next::Dead);
             let dead: Vec<_> = dead.map(dead_row).collect();
-            execute_rows!(transaction, insert_results(syntax), results);
-            execute_rows!(transaction, insert_delayed(syntax), delayed);
-            execute_rows!(transaction, insert_dead(syntax), dead);
+            execute_rows!(transaction, syntax.insert("notify_result", RESULT), results);
+            execute_rows!(transaction, syntax.insert("notify_delayed", DELAYED), delayed);
+            execute_rows!(transaction, syntax.insert("notify_dead", DEAD), dead);
             taken.len()
         })
     }
 
-    /// Releases rows whose attempt was not started. Rows with a higher fence are not changed.
+    /// Releases rows, each with the fence of its claim, whose attempt was not started. Rows with a
+    /// higher fence are not changed.
     ///
     /// # Errors
     /// The store is unavailable or rejects the statement.
-    pub(crate) async fn release(&self, claims: &[ClaimRef]) -> StoreResult<()> {
+    pub(crate) async fn release(&self, claims: &[(NotificationId, i32)]) -> StoreResult<()> {
         let sql = AssertSqlSafe(release(self.syntax));
-        let ids: Vec<_> = claims.iter().map(|row| row.id).collect();
-        let keys = claims.iter().map(|row| ClaimKey {
-            id: row.id,
-            fence: row.fence,
-            worker: None,
-        });
-        let keys = rows_json(&keys.collect::<Vec<_>>());
+        let ids: Vec<_> = claims.iter().map(|(id, _)| *id).collect();
+        let key = |(id, fence): &(NotificationId, i32)| json!({"id": id, "fence": fence});
+        let keys = rows_json(&claims.iter().map(key).collect::<Vec<_>>());
         with_dialect!(self.connections.queue.writer(), pool => {
             sqlx::query(sql).bind(List(&ids)).bind(keys).execute(pool).await?;
         });
@@ -232,20 +154,14 @@ impl Store {
     ///
     /// # Errors
     /// The store is unavailable or rejects the statement.
-    pub(crate) async fn queue_depths(&self, cap: i64) -> StoreResult<Vec<LaneDepth>> {
+    pub(crate) async fn queue_depths(&self, cap: i64) -> StoreResult<Vec<(Lane, i64)>> {
         let sql = AssertSqlSafe(lane_depths(self.syntax));
         let lanes: Vec<_> = Channel::ALL.into_iter().flat_map(Lane::of).collect();
         let found: Vec<(i16, i64)> = with_dialect!(self.connections.queue.readers(), pool => {
             let select = sqlx::query_as(sql).bind(lanes_json(&lanes)).bind(cap);
             select.fetch_all(pool).await?
         });
-        let found = found.into_iter();
-        found
-            .map(|(lane, rows)| {
-                let lane = rows::lane_of(lane)?;
-                Ok(LaneDepth { lane, rows })
-            })
-            .collect()
+        by_lane(found.into_iter())
     }
 
     /// Returns how many rows of a user wait for their turn or their time, each counted up to `cap`.
@@ -281,8 +197,7 @@ impl Store {
             }
             due
         })?;
-        let lanes = moved.into_iter().map(|(_, lane)| rows::lane_of(lane));
-        lanes.collect()
+        moved.into_iter().map(|(_, lane)| lane_of(lane)).collect()
     }
 
     /// Returns when the next delayed row is due.
@@ -297,15 +212,12 @@ impl Store {
         Ok(due.map(Timestamp))
     }
 
-    /// Cancels a notification whose delivery has not started. A claimed row cannot be cancelled.
+    /// Cancels a notification, and returns whether its delivery had not started. A claimed row
+    /// cannot be cancelled.
     ///
     /// # Errors
     /// The store is unavailable or rejects the statement.
-    pub(crate) async fn cancel(
-        &self,
-        id: NotificationId,
-        now: Timestamp,
-    ) -> StoreResult<CancelResult> {
+    pub(crate) async fn cancel(&self, id: NotificationId, now: Timestamp) -> StoreResult<bool> {
         const DELETE: [&str; 2] = [
             "DELETE FROM notify_queue WHERE id = $1 AND worker IS NULL RETURNING attempt",
             "DELETE FROM notify_delayed WHERE id = $1 RETURNING attempt",
@@ -316,74 +228,71 @@ impl Store {
             for sql in DELETE {
                 let delete = sqlx::query_scalar(sql).bind(id);
                 let attempt: Option<i32> = delete.fetch_optional(&mut *transaction).await?;
-                results.extend(attempt.map(|attempt| StoredResult::event(id, attempt, ResultKind::Cancelled, now)));
+                let event = attempt.map(|attempt| ResultRow::event(attempt, ResultKind::Cancelled, now));
+                results.extend(event.map(|event| result_row(id, &event)));
             }
-            execute_rows!(transaction, insert_results(syntax), results);
-            if results.is_empty() { CancelResult::TooLate } else { CancelResult::Now }
+            execute_rows!(transaction, syntax.insert("notify_result", RESULT), results);
+            !results.is_empty()
         })
     }
 }
 
-// === impl StoredResult ===
-
-impl StoredResult<'_> {
-    /// Creates the result of something other than a call to a provider.
-    pub(super) fn event(id: NotificationId, attempt: i32, kind: ResultKind, at: Timestamp) -> Self {
-        Self {
-            id,
-            attempt,
-            kind: kind.code(),
-            began_at: None,
-            at: at.0,
-            next_at: None,
-            provider: None,
-            code: None,
-            detail: None,
-            address: None,
-            template_version: None,
-        }
-    }
-}
-
-fn stored_result(row: &Finished) -> StoredResult<'_> {
-    let result = &row.result;
-    StoredResult {
-        id: row.id,
-        attempt: result.attempt,
-        kind: result.kind.code(),
-        began_at: result.began_at.map(|at| at.0),
-        at: result.at.0,
-        next_at: row.next.due().map(|at| at.0),
-        provider: result.provider.as_deref(),
-        code: result.code.as_deref(),
-        detail: result.detail.as_deref(),
-        address: result.address.map(bytes_json),
-        template_version: result.template_version,
-    }
-}
-
-fn retry_row(row: &Finished) -> Option<DelayedRow> {
-    Some(DelayedRow {
-        id: row.id,
-        due: row.next.due()?.0,
-        lane: row.lane.code(),
-        fence: row.fence,
-        attempt: row.result.attempt,
+pub(super) fn result_row(id: NotificationId, result: &ResultRow) -> Value {
+    json!({
+        "id": id,
+        "attempt": result.attempt,
+        "kind": result.kind.code(),
+        "began_at": result.began_at.map(|at| at.0),
+        "at": result.at.0,
+        "next_at": result.next_at.map(|at| at.0),
+        "provider": result.provider,
+        "code": result.code,
+        "detail": result.detail,
+        "address": result.address.map(bytes_json),
+        "template_version": result.template_version,
     })
 }
 
-fn dead_row(row: &Finished) -> DeadRow<'_> {
-    DeadRow {
-        id: row.id,
-        lane: row.lane.code(),
-        fence: row.fence,
-        attempt: row.result.attempt,
-        at: row.result.at.0,
-        code: row.result.code.as_deref(),
-    }
+fn retry_row(row: &Finished) -> Option<Value> {
+    let counts = (row.fence, row.result.attempt);
+    Some(delayed_row(
+        row.id,
+        row.next.due()?,
+        row.lane,
+        &row.creator,
+        counts,
+    ))
+}
+
+pub(super) fn delayed_row(
+    id: NotificationId,
+    due: Timestamp,
+    lane: Lane,
+    creator: &str,
+    (fence, attempt): (i32, i32),
+) -> Value {
+    json!({
+        "id": id,
+        "due": due.0,
+        "lane": lane.code(),
+        "fence": fence,
+        "attempt": attempt,
+        "caller": Principal::queue_caller(creator),
+    })
+}
+
+fn dead_row(row: &Finished) -> Value {
+    json!({
+        "id": row.id,
+        "lane": row.lane.code(),
+        "fence": row.fence,
+        "attempt": row.result.attempt,
+        "at": row.result.at.0,
+        "code": row.result.code,
+    })
 }
 
 pub(super) fn lanes_json(lanes: &[Lane]) -> String {
-    let keys = lanes.iter().map(|lane| LaneKey { lane: lane.code() });
+    let keys = lanes.iter().map(|lane| json!({"lane": lane.code()}));
     rows_json(&keys.collect::<Vec<_>>())
 }

@@ -1,45 +1,49 @@
-//! Conversion of rows of both databases. Each function documents the columns that it expects, by
-//! position.
+//! Conversion of rows of both databases.
 
 use postern_core::clock::Timestamp;
-use sqlx::postgres::{PgRow, Postgres};
-use sqlx::sqlite::{Sqlite, SqliteRow};
-use sqlx::{Decode, Row, Type};
 
-use crate::notification::Lane;
-use crate::store::row::{
-    DeadLetter, IdempotencyRecord, ListQuery, ReceiptKind, Record, ResultKind, ResultRow,
-};
-use crate::store::{HistoryEntry, NotificationSnapshot, ReceiptEntry, StoreResult, WaitingRow};
+use super::{HistoryEntry, NotificationSnapshot, ReceiptEntry, StoreResult, WaitingRow};
+use crate::notification::{Lane, NotificationId};
+use crate::store::row::{ListQuery, ReceiptKind, Record, ResultKind, ResultRow};
 
-/// A row of either database.
-pub(super) trait StoredRow {
-    /// Decodes the value of a column.
-    fn column<T: StoredValue>(&self, column: usize) -> Result<T, sqlx::Error>;
-}
+/// The columns of a [`RecordRow`], in this order.
+pub(super) const RECORD: &str = "r.id, r.send_at, r.lane, r.creator, r.addressee, r.template, r.template_version, r.locale, \
+                                 r.recipient, r.variables, r.created_at, r.expires_at, r.request_id, r.trace_context";
 
-/// A type that both databases store.
-pub(super) trait StoredValue:
-    for<'r> Decode<'r, Postgres> + Type<Postgres> + for<'r> Decode<'r, Sqlite> + Type<Sqlite>
-{
-}
+/// The columns of `RECORD`.
+pub(super) type RecordRow = (
+    NotificationId,
+    Option<i64>,
+    i16,
+    String,
+    Option<String>,
+    String,
+    i32,
+    String,
+    String,
+    String,
+    i64,
+    Option<i64>,
+    Option<String>,
+    Option<String>,
+);
 
-impl<T> StoredValue for T where
-    T: for<'r> Decode<'r, Postgres> + Type<Postgres> + for<'r> Decode<'r, Sqlite> + Type<Sqlite>
-{
-}
-
-impl StoredRow for PgRow {
-    fn column<T: StoredValue>(&self, column: usize) -> Result<T, sqlx::Error> {
-        self.try_get(column)
-    }
-}
-
-impl StoredRow for SqliteRow {
-    fn column<T: StoredValue>(&self, column: usize) -> Result<T, sqlx::Error> {
-        self.try_get(column)
-    }
-}
+/// Identifier, part, attempt, kind, `began_at`, `at`, `next_at` or `due`, provider, code, detail,
+/// address, template version.
+pub(super) type HistoryRow = (
+    NotificationId,
+    i16,
+    i32,
+    i16,
+    Option<i64>,
+    i64,
+    Option<i64>,
+    Option<String>,
+    Option<String>,
+    Option<String>,
+    Option<Vec<u8>>,
+    Option<i32>,
+);
 
 /// Returns the error for a code that only a newer version writes.
 fn unknown(what: &str) -> super::StoreError {
@@ -48,95 +52,74 @@ fn unknown(what: &str) -> super::StoreError {
     ))
 }
 
-/// The columns that `record` reads, in this order.
-pub(super) const RECORD: &str = "r.lane, r.creator, r.addressee, r.template, r.template_version, r.locale, r.recipient, r.variables, r.created_at, \
-     r.expires_at, r.request_id, r.trace_context";
-
-/// The start of the retry window.
-pub(super) const WANTED_AT: &str = "coalesce(r.send_at, r.created_at)";
-
-fn instant(row: &impl StoredRow, column: usize) -> StoreResult<Option<Timestamp>> {
-    Ok(row.column::<Option<i64>>(column)?.map(Timestamp))
-}
-
-fn lane(row: &impl StoredRow, column: usize) -> StoreResult<Lane> {
-    lane_of(row.column(column)?)
-}
-
 /// Returns the lane with a code.
 pub(super) fn lane_of(code: i16) -> StoreResult<Lane> {
     Lane::from_code(code).ok_or_else(|| unknown("lane"))
 }
 
-/// Reads the columns of `RECORD`, from position `first`.
-pub(super) fn record(row: &impl StoredRow, first: usize) -> StoreResult<Record> {
-    Ok(Record {
-        lane: lane(row, first)?,
-        creator: row.column(first + 1)?,
-        addressee: row.column(first + 2)?,
-        template: row.column(first + 3)?,
-        template_version: row.column(first + 4)?,
-        locale: row.column(first + 5)?,
-        recipient: row.column(first + 6)?,
-        variables: row.column(first + 7)?,
-        created_at: Timestamp(row.column(first + 8)?),
-        expires_at: instant(row, first + 9)?,
-        request_id: row.column(first + 10)?,
-        trace_context: row.column(first + 11)?,
-    })
+/// Converts rows of lanes.
+pub(super) fn by_lane(rows: impl Iterator<Item = (i16, i64)>) -> StoreResult<Vec<(Lane, i64)>> {
+    rows.map(|(lane, value)| Ok((lane_of(lane)?, value)))
+        .collect()
 }
 
-/// Reads identifier, `send_at` and `RECORD`.
-pub(super) fn snapshot(row: &impl StoredRow) -> StoreResult<NotificationSnapshot> {
-    let (id, send_at) = (row.column(0)?, instant(row, 1)?);
+/// Converts the columns of `RECORD`.
+pub(super) fn snapshot(row: RecordRow) -> StoreResult<NotificationSnapshot> {
+    let record = Record {
+        lane: lane_of(row.2)?,
+        creator: row.3,
+        addressee: row.4,
+        template: row.5,
+        template_version: row.6,
+        locale: row.7,
+        recipient: row.8,
+        variables: row.9,
+        created_at: Timestamp(row.10),
+        expires_at: row.11.map(Timestamp),
+        request_id: row.12,
+        trace_context: row.13,
+    };
     Ok(NotificationSnapshot {
-        id,
-        record: record(row, 2)?,
-        send_at,
+        id: row.0,
+        record,
+        send_at: row.1.map(Timestamp),
         history: Vec::new(),
     })
 }
 
-/// Reads identifier, part, attempt, kind, `began_at`, `at`, `next_at` or `due`, provider,
-/// code, detail, address, template version.
-pub(super) fn history_entry(row: &impl StoredRow) -> StoreResult<HistoryEntry> {
-    let kind: i16 = row.column(3)?;
-    Ok(match row.column::<i16>(1)? {
+pub(super) fn history_entry(row: HistoryRow) -> StoreResult<HistoryEntry> {
+    let (_, part, attempt, kind, began_at, at, next_at, provider, code, detail, address, version) =
+        row;
+    let (began_at, at, next_at) = (
+        began_at.map(Timestamp),
+        Timestamp(at),
+        next_at.map(Timestamp),
+    );
+    Ok(match part {
         0 => HistoryEntry::Result(ResultRow {
-            attempt: row.column(2)?,
+            attempt,
             kind: ResultKind::from_code(kind).ok_or_else(|| unknown("kind of result"))?,
-            began_at: instant(row, 4)?,
-            at: Timestamp(row.column(5)?),
-            next_at: instant(row, 6)?,
-            provider: row.column(7)?,
-            code: row.column(8)?,
-            detail: row.column(9)?,
-            address: row
-                .column::<Option<Vec<u8>>>(10)?
-                .and_then(|hash| hash.try_into().ok()),
-            template_version: row.column(11)?,
+            began_at,
+            at,
+            next_at,
+            provider,
+            code,
+            detail,
+            address: address.and_then(|hash| hash.try_into().ok()),
+            template_version: version,
         }),
         1 => HistoryEntry::Receipt(ReceiptEntry {
             kind: ReceiptKind::from_code(kind).ok_or_else(|| unknown("kind of receipt"))?,
-            at: Timestamp(row.column(5)?),
-            provider: row.column(7)?,
-            code: row.column(8)?,
-            detail: row.column(9)?,
+            at,
+            provider: provider.unwrap_or_default(),
+            code,
+            detail,
         }),
         _ => HistoryEntry::Waiting(WaitingRow {
-            attempt: row.column(2)?,
-            since: instant(row, 4)?,
-            due: instant(row, 6)?,
+            attempt,
+            since: began_at,
+            due: next_at,
         }),
-    })
-}
-
-/// Reads identifier, fingerprint, `created_at`.
-pub(super) fn idempotency_record(row: &impl StoredRow) -> StoreResult<IdempotencyRecord> {
-    Ok(IdempotencyRecord {
-        id: row.column(0)?,
-        fingerprint: row.column(1)?,
-        created_at: Timestamp(row.column(2)?),
     })
 }
 
@@ -152,7 +135,7 @@ pub(super) fn list_sql(query: &ListQuery) -> String {
         let values: String = keys.iter().map(|(_, value)| format!("{value}, ")).collect();
         let order = names.replace(',', " DESC,");
         format!(
-            "SELECT * FROM (SELECT r.id, r.send_at, {columns} FROM notify_record r
+            "SELECT * FROM (SELECT {columns} FROM notify_record r
             WHERE ({names}r.id) < ({values}$1) AND ({names}r.id) >= ({values}$2) {conditions}
             ORDER BY {order}r.id DESC LIMIT $3) AS part"
         )
@@ -172,17 +155,4 @@ pub(super) fn list_sql(query: &ListQuery) -> String {
         .map(|_| part(&[("r.recipient_key", "$8")], to_actor));
     let parts: Vec<_> = std::iter::once(listed).chain(to_actor).collect();
     format!("{} ORDER BY 1 DESC LIMIT $3", parts.join(" UNION ALL "))
-}
-
-/// Reads identifier, lane, attempt, `at`, code, template, recipient.
-pub(super) fn dead_letter(row: &impl StoredRow) -> StoreResult<DeadLetter> {
-    Ok(DeadLetter {
-        id: row.column(0)?,
-        lane: lane(row, 1)?,
-        attempt: row.column(2)?,
-        at: Timestamp(row.column(3)?),
-        code: row.column(4)?,
-        template: row.column(5)?,
-        recipient: row.column(6)?,
-    })
 }

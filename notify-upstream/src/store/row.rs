@@ -1,12 +1,24 @@
 //! The input and output types of the store.
 
-mod operations;
-
 use postern_core::clock::Timestamp;
+use serde::Serialize;
 
-pub(crate) use self::operations::{DeadFilter, DeadLetter, ProviderPause};
 use crate::address::AddressHash;
-use crate::notification::{Lane, NotificationId, Order, stored_codes};
+use crate::notification::{Channel, Lane, NotificationId, Order, stored_codes};
+
+/// Returns a text on one line of at most `max_bytes`: databases refuse NUL.
+pub(crate) fn printable(text: &str, max_bytes: usize) -> String {
+    let plain = text.chars().map(|c| if c.is_control() { ' ' } else { c });
+    let ends = plain.scan(0, |end, c| {
+        *end += c.len_utf8();
+        Some((*end, c))
+    });
+    let text: String = ends
+        .take_while(|(end, _)| *end <= max_bytes)
+        .map(|(_, c)| c)
+        .collect();
+    text.trim().to_owned()
+}
 
 /// A notification to be stored.
 #[derive(Clone, Debug)]
@@ -112,6 +124,8 @@ pub(crate) struct Finished {
     pub worker: i64,
     /// The lane of a further attempt.
     pub lane: Lane,
+    /// The caller that created the notification.
+    pub creator: String,
     /// The result.
     pub result: ResultRow,
     /// The further processing of the notification.
@@ -179,15 +193,13 @@ pub(crate) enum ResultKind {
 /// stored.
 pub(crate) const MAX_RECEIPTS_PER_NOTIFICATION: i64 = 32;
 
-/// A delivery report to be stored.
+/// A delivery report of a provider or mail server.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Receipt {
-    /// The name of the provider.
-    pub(crate) provider: String,
+pub(crate) struct ProviderReport {
     /// The identifier of the event at the provider.
     pub(crate) event_id: String,
-    /// The notification, which may be unknown.
-    pub(crate) id: NotificationId,
+    /// The notification, which may be unknown, or `None` if the event concerns none of this service.
+    pub(crate) id: Option<NotificationId>,
     /// The state that was reported.
     pub(crate) kind: ReceiptKind,
     /// The time of the event, according to the provider.
@@ -196,6 +208,10 @@ pub(crate) struct Receipt {
     pub(crate) code: Option<String>,
     /// The description of the provider, without addresses.
     pub(crate) detail: Option<String>,
+    /// An address that is proven not to exist.
+    pub(crate) dead_address: Option<String>,
+    /// The address of a recipient who complained or unsubscribed, for the reason in `code`.
+    pub(crate) objector: Option<AddressHash>,
 }
 
 /// The state reported by a provider, in ascending rank. The highest reported rank counts, in
@@ -215,15 +231,6 @@ pub(crate) enum ReceiptKind {
     Bounced,
 }
 
-/// A position in a lane.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct LanePosition {
-    /// The lane.
-    pub(crate) lane: Lane,
-    /// The order within the lane.
-    pub(crate) order: Order,
-}
-
 /// The state of the workers after a renewal.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct LeaseRenewal {
@@ -233,33 +240,6 @@ pub(crate) struct LeaseRenewal {
     pub(crate) dead: Vec<i64>,
     /// The time of the database, unless no worker is registered.
     pub(crate) now: Option<Timestamp>,
-}
-
-/// The number of rows in a lane.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct LaneDepth {
-    /// The lane.
-    pub(crate) lane: Lane,
-    /// Number of rows, waiting or claimed, up to the limit of the query.
-    pub(crate) rows: i64,
-}
-
-/// A claim on a notification. Invalid once the fence of the row has advanced.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct ClaimRef {
-    /// The notification.
-    pub(crate) id: NotificationId,
-    /// The fence of the claim.
-    pub(crate) fence: i32,
-}
-
-/// The result of a cancellation.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum CancelResult {
-    /// The notification is cancelled.
-    Now,
-    /// Delivery has started or the notification is complete.
-    TooLate,
 }
 
 /// A part of a list, newest first. What is given restricts it.
@@ -322,6 +302,60 @@ pub(crate) struct SuppressionQuery {
     pub(crate) limit: i64,
 }
 
+/// A selection of dead letters.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct DeadFilter {
+    /// The notification.
+    pub(crate) id: Option<NotificationId>,
+    /// The code of the reason.
+    pub(crate) code: Option<String>,
+    /// Failed at this time or later.
+    pub(crate) since: Option<Timestamp>,
+    /// Failed before this time.
+    pub(crate) before: Option<Timestamp>,
+    /// The provider of the last result that names one.
+    pub(crate) provider: Option<String>,
+    /// The name of the template.
+    pub(crate) template: Option<String>,
+    /// The channel.
+    pub(crate) channel: Option<Channel>,
+    /// The maximum number.
+    pub(crate) limit: i64,
+}
+
+/// A notification that failed permanently.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct DeadLetter {
+    /// The notification.
+    pub(crate) id: NotificationId,
+    /// Its lane.
+    pub(crate) lane: Lane,
+    /// The number of attempts.
+    pub(crate) attempt: i32,
+    /// The time of the failure.
+    pub(crate) at: Timestamp,
+    /// The code of the reason.
+    pub(crate) code: Option<String>,
+    /// The name of the template.
+    pub(crate) template: Option<String>,
+    /// The recipient, as JSON.
+    pub(crate) recipient: Option<String>,
+}
+
+/// A provider that an operator has paused.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub(crate) struct ProviderPause {
+    /// The name of the provider.
+    #[serde(skip)]
+    pub(crate) provider: String,
+    /// The operator.
+    pub(crate) operator: String,
+    /// The time of the pause.
+    pub(crate) at: Timestamp,
+    /// The reason that the operator gave.
+    pub(crate) reason: Option<String>,
+}
+
 stored_codes!(ResultKind {
     Retrying = 1,
     Sent = 2,
@@ -340,19 +374,32 @@ stored_codes!(ReceiptKind {
     Bounced = 5,
 });
 
-// === impl SuppressionEntry ===
+// === impl DeadFilter ===
 
-impl SuppressionEntry {
-    /// Creates an entry from the columns `channel`, `address`, `category`, `reason`, `at`.
-    pub(super) fn of_row(
-        (kind, address, category, reason, at): (i16, Vec<u8>, String, String, i64),
-    ) -> Self {
+impl DeadFilter {
+    /// Returns the lanes of the channel, as they are stored.
+    pub(super) fn lanes(&self) -> Option<Vec<i16>> {
+        let lanes = self.channel.map(Lane::of);
+        lanes.map(|lanes| lanes.map(Lane::code).into())
+    }
+}
+
+// === impl ResultRow ===
+
+impl ResultRow {
+    /// Creates the result of something other than a call to a provider.
+    pub(crate) fn event(attempt: i32, kind: ResultKind, at: Timestamp) -> Self {
         Self {
+            attempt,
             kind,
-            address,
-            category,
-            reason,
-            at: Timestamp(at),
+            began_at: None,
+            at,
+            next_at: None,
+            provider: None,
+            code: None,
+            detail: None,
+            address: None,
+            template_version: None,
         }
     }
 }

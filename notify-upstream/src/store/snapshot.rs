@@ -65,6 +65,18 @@ pub(crate) struct WaitingRow {
     pub(crate) due: Option<Timestamp>,
 }
 
+// === impl HistoryEntry ===
+
+impl HistoryEntry {
+    /// Returns the result of an attempt, if it is one.
+    pub(crate) fn result(&self) -> Option<&ResultRow> {
+        match self {
+            Self::Result(result) => Some(result),
+            Self::Receipt(_) | Self::Waiting(_) => None,
+        }
+    }
+}
+
 // === impl NotificationSnapshot ===
 
 impl NotificationSnapshot {
@@ -75,22 +87,23 @@ impl NotificationSnapshot {
             Ok(Recipient::Address(address)) => Some(Address::hash(&address)),
             Ok(Recipient::ActorId(_)) | Err(_) => None,
         };
-        let tried = self.history.iter().filter_map(|entry| match entry {
-            HistoryEntry::Result(result) => result.address,
-            HistoryEntry::Receipt(_) | HistoryEntry::Waiting(_) => None,
-        });
+        let tried = self.results().filter_map(|result| result.address);
         asked.into_iter().chain(tried)
     }
 
     /// Returns the time of the last replay by an operator and the number of attempts before it.
     pub(crate) fn last_replay(&self) -> Option<Replay> {
-        self.history.iter().rev().find_map(|entry| match entry {
-            HistoryEntry::Result(result) if result.kind == ResultKind::Replayed => Some(Replay {
-                at: result.at,
-                attempts_before: result.attempt,
-            }),
-            HistoryEntry::Result(_) | HistoryEntry::Receipt(_) | HistoryEntry::Waiting(_) => None,
+        let mut replays = self.results().rev();
+        let replay = replays.find(|result| result.kind == ResultKind::Replayed)?;
+        Some(Replay {
+            at: replay.at,
+            attempts_before: replay.attempt,
         })
+    }
+
+    /// Returns the results of attempts, oldest first.
+    pub(crate) fn results(&self) -> impl DoubleEndedIterator<Item = &ResultRow> {
+        self.history.iter().filter_map(HistoryEntry::result)
     }
 
     /// Returns the provider of a report that proves that the provider has the message.

@@ -1,5 +1,6 @@
 //! The statements of the suppression lists.
 
+use postern_core::clock::Timestamp;
 use postern_store::with_dialect;
 use sqlx::AssertSqlSafe;
 
@@ -70,7 +71,7 @@ impl Store {
             self.syntax.in_list(1)
         );
         let after = filter.after.as_ref();
-        let rows = with_dialect!(self.connections.slow.readers(), pool => {
+        let rows: Vec<(_, _, _, _, i64)> = with_dialect!(self.connections.slow.readers(), pool => {
             let select = sqlx::query_as(AssertSqlSafe(sql))
                 .bind(List(&filter.kinds))
                 .bind(filter.address.as_ref().map(<[u8; 32]>::as_slice))
@@ -81,7 +82,14 @@ impl Store {
                 .bind(filter.limit);
             select.fetch_all(pool).await?
         });
-        Ok(rows.into_iter().map(SuppressionEntry::of_row).collect())
+        let entry = |(kind, address, category, reason, at)| SuppressionEntry {
+            kind,
+            address,
+            category,
+            reason,
+            at: Timestamp(at),
+        };
+        Ok(rows.into_iter().map(entry).collect())
     }
 
     /// Removes an entry, and returns the number of removed ones.

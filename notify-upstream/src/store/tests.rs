@@ -12,8 +12,8 @@ use super::*;
 use crate::notification::{
     Channel, Lane, NotificationId, Order, OrderSequence, Priority, order_at,
 };
-use crate::store::row::{LanePosition, ReceiptKind};
-use crate::testing::{START as NOW, record_of, stores};
+use crate::store::row::ReceiptKind;
+use crate::testing::{START as NOW, ok, receipt, record_of, stores};
 
 const ME: i64 = 7;
 const OTHER: i64 = 8;
@@ -60,7 +60,7 @@ async fn claim(store: &Store, limit: usize, worker: i64, dead: &[i64]) -> Vec<Cl
         dead,
         ..CLAIM
     };
-    store.claim(&claim).await.expect("no error")
+    ok(store.claim(&claim)).await
 }
 
 fn ended(claimed: &Claimed, worker: i64, kind: ResultKind, next: Next) -> Finished {
@@ -69,6 +69,7 @@ fn ended(claimed: &Claimed, worker: i64, kind: ResultKind, next: Next) -> Finish
         fence: claimed.fence,
         worker,
         lane: claimed.record.lane,
+        creator: claimed.record.creator.clone(),
         result: ResultRow {
             attempt: claimed.attempt,
             kind,
@@ -85,30 +86,27 @@ fn ended(claimed: &Claimed, worker: i64, kind: ResultKind, next: Next) -> Finish
     }
 }
 
+fn ids(rows: &[Claimed]) -> Vec<NotificationId> {
+    rows.iter().map(|row| row.id).collect()
+}
+
 async fn snapshot(store: &Store, id: NotificationId) -> NotificationSnapshot {
-    store
-        .read(&[id])
-        .await
-        .expect("no error")
-        .pop()
-        .expect("it exists")
+    ok(store.read(&[id])).await.pop().expect("it exists")
 }
 
 #[tokio::test]
 async fn rows_are_claimed_once_in_order() {
     for (store, _database) in stores().await {
         let batch = orders(0, 50);
-        assert!(store.accept(&batch).await.expect("no error").is_empty());
+        assert!(ok(store.accept(&batch)).await.is_empty());
         let first = claim(&store, 20, ME, &[]).await;
         let second = claim(&store, 100, OTHER, &[]).await;
         let seen: Vec<_> = first.iter().chain(&second).map(|row| row.order).collect();
         assert_eq!(seen, batch.iter().map(|row| row.order).collect::<Vec<_>>());
         assert_eq!(first[0].record, batch[0].record);
         assert_eq!((first[0].fence, first[0].attempt), (1, 1));
-        assert!(
-            claim(&store, 100, OTHER, &[]).await.is_empty(),
-            "all rows are leased"
-        );
+        let leased = claim(&store, 100, OTHER, &[]).await;
+        assert!(leased.is_empty(), "all rows are leased");
     }
 }
 
@@ -127,42 +125,22 @@ async fn idempotency_key_is_unique_per_caller_under_races() {
             keyed(3, "b", "k"),
             notification(order_at(NOW) + 4, Priority::Normal),
         ];
-        assert_eq!(store.accept(&batch).await.expect("no error"), [batch[1].id]);
-        let existing = store
-            .idempotency_record("a", "k")
-            .await
-            .expect("no error")
-            .expect("it exists");
-        assert_eq!(
-            (existing.id, existing.fingerprint),
-            (batch[0].id, vec![1; 32])
-        );
+        assert_eq!(ok(store.accept(&batch)).await, [batch[1].id]);
+        let existing = ok(store.idempotency_record("a", "k")).await;
+        let existing = existing.map(|known| (known.id, known.fingerprint));
+        assert_eq!(existing, Some((batch[0].id, vec![1; 32])));
         let racing = (10..30).map(|n| {
             let (store, row) = (store.clone(), keyed(n, "c", "race"));
-            tokio::spawn(async move { store.accept(&[row]).await.expect("no error").len() })
+            tokio::spawn(async move { ok(store.accept(&[row])).await.len() })
         });
-        let refused: usize = futures_util::future::join_all(racing)
-            .await
-            .into_iter()
-            .map(|n| n.expect("no panic"))
-            .sum();
+        let refused = futures_util::future::join_all(racing).await.into_iter();
+        let refused: usize = refused.map(|n| n.expect("no panic")).sum();
         assert_eq!(refused, 19);
-        assert_eq!(
-            claim(&store, 100, ME, &[]).await.len(),
-            4,
-            "a rejected row is not stored"
-        );
-        assert_eq!(
-            store
-                .delete_idempotency_keys(NOW.plus(std::time::Duration::from_millis(1)))
-                .await
-                .expect("no error"),
-            3
-        );
-        assert_eq!(
-            store.idempotency_record("a", "k").await.expect("no error"),
-            None
-        );
+        let stored = claim(&store, 100, ME, &[]).await.len();
+        assert_eq!(stored, 4, "a rejected row is not stored");
+        let later = NOW.plus(std::time::Duration::from_millis(1));
+        assert_eq!(ok(store.delete_idempotency_keys(later)).await, 3);
+        assert_eq!(ok(store.idempotency_record("a", "k")).await, None);
     }
 }
 
@@ -170,57 +148,40 @@ async fn idempotency_key_is_unique_per_caller_under_races() {
 async fn leased_rows_are_exclusive_until_the_worker_dies() {
     for (store, _database) in stores().await {
         let batch = orders(0, 2);
-        store.accept(&batch).await.expect("no error");
+        ok(store.accept(&batch)).await;
         claim(&store, 1, ME, &[]).await;
         let others = claim(&store, 10, OTHER, &[]).await;
-        assert_eq!(
-            others.iter().map(|row| row.id).collect::<Vec<_>>(),
-            [batch[1].id]
-        );
+        assert_eq!(ids(&others), [batch[1].id]);
         let rescued = claim(&store, 10, OTHER, &[ME]).await;
-        assert_eq!(
-            (rescued.len(), rescued[0].fence, rescued[0].attempt),
-            (1, 2, 2)
-        );
-        let entry = snapshot(&store, batch[0].id).await.history;
-        let lost = entry.iter().any(
-            |entry| matches!(entry, HistoryEntry::Result(row) if row.kind == ResultKind::Lost && row.attempt == 1),
-        );
-        assert!(lost, "{entry:?}");
+        let taken = (rescued.len(), rescued[0].fence, rescued[0].attempt);
+        assert_eq!(taken, (1, 2, 2));
+        let lost = snapshot(&store, batch[0].id).await;
+        let mut lost = lost.results();
+        assert!(lost.any(|row| row.kind == ResultKind::Lost && row.attempt == 1));
     }
 }
 
 #[tokio::test]
 async fn result_counts_only_under_its_fence() {
     for (store, _database) in stores().await {
-        store.accept(&orders(0, 3)).await.expect("no error");
+        ok(store.accept(&orders(0, 3))).await;
         let mine = claim(&store, 3, ME, &[]).await;
         let theirs = claim(&store, 1, OTHER, &[ME]).await;
         assert_eq!(theirs[0].id, mine[0].id);
-        let results: Vec<_> = mine
+        let results = mine
             .iter()
-            .map(|row| ended(row, ME, ResultKind::Sent, Next::Done))
-            .collect();
-        assert_eq!(
-            store.finish(&results).await.expect("no error"),
-            2,
-            "the late result is discarded"
-        );
-        assert_eq!(
-            store.finish(&results).await.expect("no error"),
-            0,
-            "idempotent"
-        );
-        let sent = |history: &[HistoryEntry]| {
-            history
-                .iter()
-                .filter(|entry| matches!(entry, HistoryEntry::Result(row) if row.kind == ResultKind::Sent))
-                .count()
-        };
-        assert_eq!(sent(&snapshot(&store, mine[0].id).await.history), 0);
-        assert_eq!(sent(&snapshot(&store, mine[1].id).await.history), 1);
+            .map(|row| ended(row, ME, ResultKind::Sent, Next::Done));
+        let results: Vec<_> = results.collect();
+        let stored = ok(store.finish(&results)).await;
+        assert_eq!(stored, 2, "the late result is discarded");
+        assert_eq!(ok(store.finish(&results)).await, 0, "idempotent");
+        for (row, count) in [(&mine[0], 0), (&mine[1], 1)] {
+            let found = snapshot(&store, row.id).await;
+            let sent = found.results().filter(|row| row.kind == ResultKind::Sent);
+            assert_eq!(sent.count(), count);
+        }
         let result = ended(&theirs[0], OTHER, ResultKind::Sent, Next::Done);
-        assert_eq!(store.finish(&[result]).await.expect("no error"), 1);
+        assert_eq!(ok(store.finish(&[result])).await, 1);
     }
 }
 
@@ -231,12 +192,12 @@ async fn scheduled_rows_are_moved_in_order_of_due_time() {
         for (n, row) in batch.iter_mut().enumerate() {
             row.send_at = Some(NOW.plus(std::time::Duration::from_secs(100 - (n as u64 % 4))));
         }
-        store.accept(&batch).await.expect("no error");
+        ok(store.accept(&batch)).await;
         assert!(claim(&store, 100, ME, &[]).await.is_empty());
         let mut moved = Vec::new();
         let later = NOW.plus(std::time::Duration::from_secs(200));
         loop {
-            let some = store.move_due(later, 7).await.expect("no error");
+            let some = ok(store.move_due(later, 7)).await;
             if some.is_empty() {
                 break;
             }
@@ -244,16 +205,8 @@ async fn scheduled_rows_are_moved_in_order_of_due_time() {
         }
         assert_eq!(moved.len(), 40);
         let claimed = claim(&store, 100, ME, &[]).await;
-        let due: Vec<_> = claimed
-            .iter()
-            .map(|row| {
-                batch
-                    .iter()
-                    .find(|b| b.id == row.id)
-                    .expect("the row is in the batch")
-                    .send_at
-            })
-            .collect();
+        let due = |row: &Claimed| batch.iter().find(|known| known.id == row.id)?.send_at;
+        let due: Vec<_> = claimed.iter().map(due).collect();
         assert!(due.is_sorted() && due.len() == 40, "{due:?}");
     }
 }
@@ -263,57 +216,35 @@ async fn waiting_row_can_be_cancelled_claimed_row_cannot() {
     for (store, _database) in stores().await {
         let mut batch = orders(0, 3);
         batch[2].send_at = Some(NOW.plus(std::time::Duration::from_secs(5)));
-        store.accept(&batch).await.expect("no error");
+        ok(store.accept(&batch)).await;
         let begun = claim(&store, 1, ME, &[]).await;
-        assert_eq!(
-            store
-                .cancel(begun[0].id, NOW)
-                .await
-                .expect("the server answers"),
-            CancelResult::TooLate
-        );
+        assert!(!ok(store.cancel(begun[0].id, NOW)).await);
         for row in &batch[1..] {
-            assert_eq!(
-                store.cancel(row.id, NOW).await.expect("the server answers"),
-                CancelResult::Now
-            );
-            assert_eq!(
-                store.cancel(row.id, NOW).await.expect("the server answers"),
-                CancelResult::TooLate
-            );
+            assert!(ok(store.cancel(row.id, NOW)).await);
+            assert!(!ok(store.cancel(row.id, NOW)).await, "only once");
         }
         assert!(claim(&store, 9, ME, &[]).await.is_empty());
-        assert_eq!(store.next_due().await.expect("no error"), None);
+        assert_eq!(ok(store.next_due()).await, None);
     }
 }
 
 #[tokio::test]
 async fn released_row_keeps_its_order_and_attempt() {
     for (store, _database) in stores().await {
-        store.accept(&orders(0, 2)).await.expect("no error");
+        ok(store.accept(&orders(0, 2))).await;
         let claimed = claim(&store, 2, ME, &[]).await;
-        let claim_of = |row: &Claimed| ClaimRef {
-            id: row.id,
-            fence: row.fence,
-        };
-        let stale = ClaimRef {
-            fence: claimed[1].fence - 1,
-            ..claim_of(&claimed[1])
-        };
+        let (row, stale) = (&claimed[0], &claimed[1]);
+        let claims = [(row.id, row.fence), (stale.id, stale.fence - 1)];
         for _ in 0..2 {
-            let released = store.release(&[claim_of(&claimed[0]), stale]).await;
+            let released = store.release(&claims).await;
             released.expect("the second time changes nothing");
         }
         let again = claim(&store, 2, OTHER, &[]).await;
-        assert_eq!(
-            (
-                again.len(),
-                again[0].order,
-                again[0].attempt,
-                again[0].fence
-            ),
-            (1, claimed[0].order, 1, 2)
-        );
+        let [again] = &again[..] else {
+            panic!("{again:?}")
+        };
+        let found = (again.order, again.attempt, again.fence);
+        assert_eq!(found, (claimed[0].order, 1, 2));
     }
 }
 
@@ -328,12 +259,9 @@ async fn head_is_the_first_row_that_can_be_claimed() {
         };
         assert_eq!(heads(&[]).await, []);
         let batch = orders(0, 10);
-        store.accept(&batch).await.expect("no error");
+        ok(store.accept(&batch)).await;
         claim(&store, 5, ME, &[]).await;
-        let head = |row: &NewNotification| LanePosition {
-            lane: lane(Priority::Normal),
-            order: row.order,
-        };
+        let head = |row: &NewNotification| (lane(Priority::Normal), row.order);
         assert_eq!(heads(&[OTHER]).await, [head(&batch[5])]);
         assert_eq!(heads(&[OTHER, ME]).await, [head(&batch[0])]);
         // Of users, that of the next one who has not its share.
@@ -342,7 +270,7 @@ async fn head_is_the_first_row_that_can_be_claimed() {
         for (row, user) in users.iter_mut().zip(["a", "c", "b"]) {
             row.record.creator = format!("user:{user}");
         }
-        store.accept(&users).await.expect("no error");
+        ok(store.accept(&users)).await;
         assert_eq!(heads(&[]).await, [head(&users[2])]);
     }
 }

@@ -27,6 +27,9 @@ impl Templates {
     /// # Errors
     /// Every error in every file, one per line; no template is loaded then.
     pub(crate) fn load(folder: &Path, default_locale: Locale) -> Result<Self, String> {
+        if !folder.is_dir() {
+            return Err(format!("{}: there is no such folder", folder.display()));
+        }
         let mut loader = TemplateLoader {
             environment: environment(),
             errors: Vec::new(),
@@ -49,31 +52,24 @@ impl Templates {
     }
 }
 
-/// Returns a hash of the names, sizes and modification times of the files in a folder, which
-/// changes with its contents.
+/// Returns a hash of the names, sizes and modification times of the files of all templates, which
+/// changes with their contents.
 pub(crate) fn fingerprint(folder: &Path) -> u64 {
     use std::hash::{DefaultHasher, Hash, Hasher};
-    let mut hasher = DefaultHasher::new();
-    let mut folders = vec![folder.to_owned()];
-    let mut seen = 0;
-    while let Some(folder) = folders.pop() {
-        let mut paths: Vec<_> = std::fs::read_dir(&folder)
-            .into_iter()
-            .flatten()
-            .flatten()
+    let entries = |folder: &Path| {
+        let found = std::fs::read_dir(folder).into_iter().flatten().flatten();
+        let mut paths: Vec<_> = found
+            .take(MAX_TEMPLATES)
             .map(|entry| entry.path())
             .collect();
         paths.sort();
-        for path in paths {
-            seen += 1;
-            if seen > 16 * MAX_TEMPLATES {
-                return hasher.finish();
-            }
+        paths
+    };
+    let mut hasher = DefaultHasher::new();
+    for template in entries(folder) {
+        for path in std::iter::once(template.clone()).chain(entries(&template)) {
             if let Ok(metadata) = std::fs::metadata(&path) {
                 (&path, metadata.len(), metadata.modified().ok()).hash(&mut hasher);
-                if metadata.is_dir() && folders.len() < MAX_TEMPLATES {
-                    folders.push(path);
-                }
             }
         }
     }
@@ -332,40 +328,43 @@ fn read_capped(path: &Path) -> Result<String, String> {
     std::fs::read_to_string(path).map_err(|error| format!("cannot read: {error}"))
 }
 
-/// Returns the first part that a variant of `channel` requires and does not have.
-fn missing_part(channel: Channel, parts: &BTreeSet<TemplatePart>) -> Option<TemplatePart> {
-    let has = |part: TemplatePart| parts.contains(&part);
-    let required = |part: TemplatePart| (!has(part)).then_some(part);
+/// Returns the parts that a variant of `channel` may have, the required ones first.
+fn parts_of(channel: Channel) -> (&'static [TemplatePart], &'static [TemplatePart]) {
+    use TemplatePart::{Html, Subject, Text, Title};
     match channel {
-        Channel::Email => required(TemplatePart::Subject).or_else(|| {
-            (!has(TemplatePart::Html) && !has(TemplatePart::Text)).then_some(TemplatePart::Html)
-        }),
-        Channel::Sms => required(TemplatePart::Text),
-        Channel::Push => required(TemplatePart::Title).or_else(|| required(TemplatePart::Text)),
+        Channel::Email => (&[Subject], &[Html, Text]),
+        Channel::Sms => (&[Text], &[]),
+        Channel::Push => (&[Title, Text], &[]),
     }
 }
 
+/// Returns the first part that a variant of `channel` requires and does not have. E-mail has HTML, or
+/// text, or both.
+fn missing_part(channel: Channel, parts: &BTreeSet<TemplatePart>) -> Option<TemplatePart> {
+    let (required, choice) = parts_of(channel);
+    let mut missing = required.iter().filter(|part| !parts.contains(part));
+    let has_choice = choice.is_empty() || choice.iter().any(|part| parts.contains(part));
+    missing
+        .next()
+        .or(choice.first().filter(|_| !has_choice))
+        .copied()
+}
+
 fn parse_part(file_name: &str) -> Option<(Channel, Locale, TemplatePart)> {
-    let mut components = file_name.split('.');
-    let (channel, locale, part) = (components.next()?, components.next()?, components.next()?);
+    let components: Vec<&str> = file_name.split('.').collect();
+    let [channel, locale, part] = components[..] else {
+        return None;
+    };
     let channel = Channel::ALL
         .into_iter()
         .find(|known| known.as_str() == channel)?;
-    let parts: &[TemplatePart] = match channel {
-        Channel::Email => &[
-            TemplatePart::Subject,
-            TemplatePart::Html,
-            TemplatePart::Text,
-        ],
-        Channel::Sms => &[TemplatePart::Text],
-        Channel::Push => &[TemplatePart::Title, TemplatePart::Text],
-    };
-    let part = *parts.iter().find(|known| known.as_str() == part)?;
+    let (required, choice) = parts_of(channel);
+    let part = required
+        .iter()
+        .chain(choice)
+        .find(|known| known.as_str() == part)?;
     let canonical = Locale::parse(locale).filter(|parsed| parsed.as_str() == locale)?;
-    components
-        .next()
-        .is_none()
-        .then_some((channel, canonical, part))
+    Some((channel, canonical, *part))
 }
 
 fn is_optional(path: &str, optional: &BTreeSet<String>) -> bool {

@@ -3,16 +3,19 @@
 use std::fmt;
 use std::io::{self, Write};
 
-use minijinja::value::ValueKind;
-use minijinja::{Error, ErrorKind, Output, State, escape_formatter};
+use mail_parser::decoders::html::html_to_text;
+use minijinja::value::{Serde, ValueKind};
+use minijinja::{Error, ErrorKind, Output, State, Value as EngineValue, escape_formatter};
+use serde::Serialize;
 use serde_json::{Map, Value};
 
 use super::user_text::without_links;
-use super::{FoundTemplate, TemplatePart, VariableAuthor, text};
+use super::{FoundTemplate, TemplatePart, VariableAuthor};
 use crate::notification::Channel;
 
 /// A rendered message.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq, Serialize)]
+#[serde(untagged)]
 pub(crate) enum MessageContent {
     Email {
         /// A single line.
@@ -63,17 +66,15 @@ impl FoundTemplate<'_> {
         variables: &Map<String, Value>,
         author: VariableAuthor,
     ) -> Result<MessageContent, RenderError> {
-        let value = |name: &str, value: &Value| {
+        let pairs = variables.iter().map(|(name, value)| {
             let user_text = value.as_str().filter(|_| self.is_user_text(name, author));
-            user_text.map_or_else(
-                || engine_value(value),
-                |text| minijinja::Value::from(without_links(text)),
-            )
-        };
-        let pairs = variables
-            .iter()
-            .map(|(name, one)| (name.clone(), value(name, one)));
-        let context = minijinja::Value::from_pairs(pairs);
+            let value: EngineValue = match user_text {
+                Some(text) => without_links(text).into(),
+                None => Serde(value).into(),
+            };
+            (name.clone(), value)
+        });
+        let context = EngineValue::from_pairs(pairs);
         let part = |part| self.part(part, &context);
         let has = |part| self.variant.parts.contains(&part);
         Ok(match self.channel {
@@ -84,7 +85,7 @@ impl FoundTemplate<'_> {
                     None
                 };
                 let text = match (&html, has(TemplatePart::Text)) {
-                    (Some(html), false) => text::from_html(html),
+                    (Some(html), false) => html_to_text(html),
                     (_, _) => part(TemplatePart::Text)?,
                 };
                 MessageContent::Email {
@@ -103,7 +104,7 @@ impl FoundTemplate<'_> {
         })
     }
 
-    fn part(&self, part: TemplatePart, context: &minijinja::Value) -> Result<String, RenderError> {
+    fn part(&self, part: TemplatePart, context: &EngineValue) -> Result<String, RenderError> {
         let key = format!(
             "{}/{}.{}.{}",
             self.name.as_str(),
@@ -133,31 +134,12 @@ impl FoundTemplate<'_> {
     }
 }
 
-/// Converts JSON to a value of the template engine.
-fn engine_value(value: &Value) -> minijinja::Value {
-    match value {
-        Value::Null => minijinja::Value::from(()),
-        Value::Bool(flag) => minijinja::Value::from(*flag),
-        Value::Number(number) => match (number.as_i64(), number.as_u64()) {
-            (Some(signed), _) => minijinja::Value::from(signed),
-            (None, Some(unsigned)) => minijinja::Value::from(unsigned),
-            (None, None) => minijinja::Value::from(number.as_f64().unwrap_or(f64::NAN)),
-        },
-        Value::String(text) => minijinja::Value::from(text.as_str()),
-        Value::Array(items) => items.iter().map(engine_value).collect::<Vec<_>>().into(),
-        Value::Object(map) => minijinja::Value::from_pairs(
-            map.iter()
-                .map(|(name, value)| (name.clone(), engine_value(value))),
-        ),
-    }
-}
-
 /// Prints strings, numbers and booleans. A list or map in place of a single value is an error of
 /// the caller and is rejected, so that the engine's notation never reaches a recipient.
 pub(super) fn print(
     output: &mut Output<'_>,
     state: &mut State<'_, '_>,
-    value: &minijinja::Value,
+    value: &EngineValue,
 ) -> Result<(), Error> {
     if matches!(
         value.kind(),

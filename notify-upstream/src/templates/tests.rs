@@ -1,67 +1,85 @@
-use std::path::PathBuf;
+use serde_json::json;
 
 use super::*;
+use crate::testing::templates as shipped;
 
-fn shipped() -> Templates {
-    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../conf/templates");
-    Templates::load(&folder, Locale::parse("en").expect("tag"))
-        .expect("the shipped templates are valid")
-}
-
-fn folder(files: &[(&str, &str)]) -> tempfile::TempDir {
+fn load(files: &[(&str, &str)]) -> Result<Templates, String> {
     let folder = tempfile::tempdir().expect("folder");
     std::fs::create_dir(folder.path().join("t")).expect("folder");
     for (name, text) in files {
         std::fs::write(folder.path().join("t").join(name), text).expect("file");
     }
-    folder
+    Templates::load(folder.path(), Locale::parse("en").expect("tag"))
 }
 
-fn load(files: &[(&str, &str)]) -> Result<Templates, String> {
-    Templates::load(folder(files).path(), Locale::parse("en").expect("tag"))
+/// Loads one template for e-mail with settings and an HTML part.
+fn load_html(settings: &str, subject: &str, html: &str) -> Result<Templates, String> {
+    load(&[
+        ("template.toml", settings),
+        ("email.en.subject", subject),
+        ("email.en.html", html),
+    ])
 }
 
-fn variables(json: &Value) -> Map<String, Value> {
+fn find<'a>(
+    templates: &'a Templates,
+    name: &str,
+    channel: Channel,
+    locale: Option<&str>,
+) -> FoundTemplate<'a> {
+    let name = TemplateName::parse(name).expect("name");
+    let locale = locale.map(|locale| Locale::parse(locale).expect("tag"));
+    let found = templates.find(&name, channel, locale.as_ref());
+    found.expect("a variant")
+}
+
+fn render(found: &FoundTemplate<'_>, variables: &Value) -> Result<MessageContent, String> {
+    let rendered = found.render(&object(variables), VariableAuthor::Service);
+    rendered.map_err(|error| error.to_string())
+}
+
+/// Returns subject, text and HTML of an e-mail.
+fn email(found: &FoundTemplate<'_>, variables: &Value) -> (String, String, String) {
+    let rendered = render(found, variables).expect("renders");
+    let MessageContent::Email {
+        subject,
+        text,
+        html,
+    } = rendered
+    else {
+        panic!("{rendered:?}");
+    };
+    (subject, text, html.expect("HTML"))
+}
+
+fn object(json: &Value) -> Map<String, Value> {
     json.as_object().expect("object").clone()
 }
 
-fn name(text: &str) -> TemplateName {
-    TemplateName::parse(text).expect("name")
-}
-
 #[test]
-fn welcome_template_exists_for_every_channel_and_locale() {
+fn shipped_templates_exist_for_every_locale() {
     let templates = shipped();
-    let ada = variables(&serde_json::json!({"name": "Ada"}));
-    for channel in Channel::ALL {
-        for locale in ["en", "de"] {
-            let locale = Locale::parse(locale).expect("tag");
-            let found = templates
-                .find(&name("welcome"), channel, Some(&locale))
-                .expect("a shipped template");
-            assert_eq!(found.locale(), &locale);
-            assert_eq!(found.missing(&Map::new()), ["name"]);
-            match found
-                .render(&ada, VariableAuthor::Service)
-                .expect("renders")
-            {
-                MessageContent::Email {
-                    subject,
-                    text,
-                    html,
-                } => {
-                    assert!(
-                        !subject.is_empty()
-                            && text.contains("Ada")
-                            && html.expect("HTML").contains("Ada")
-                    );
-                }
-                MessageContent::Sms { text } => assert!(text.contains("Ada")),
-                MessageContent::Push { title, body } => {
-                    assert!(!title.is_empty() && body.contains("Ada"));
-                }
-            }
-        }
+    let mut rows = Channel::ALL
+        .map(|channel| ("welcome", channel, "name", "Ada"))
+        .to_vec();
+    for (template, variable, value) in [
+        ("account-confirm", "code", "04812345"),
+        ("account-reset", "code", "04812345"),
+        ("account-notice", "event", "new_network"),
+    ] {
+        rows.push((template, Channel::Email, variable, value));
+    }
+    for (template, channel, variable, value) in rows {
+        let of = |locale: &str| {
+            let found = find(&templates, template, channel, Some(locale));
+            assert_eq!(found.locale().as_str(), locale);
+            assert_eq!(found.missing(&Map::new()), [variable]);
+            let content = render(&found, &json!({variable: value})).expect("renders");
+            let content = serde_json::to_string(&content).expect("JSON");
+            assert!(variable == "event" || content.contains(value), "{content}");
+            content
+        };
+        assert_ne!(of("en"), of("de"), "{template}");
     }
 }
 
@@ -91,137 +109,63 @@ fn variable_of_one_part_only_is_a_warning() {
 }
 
 #[test]
-fn account_templates_exist_in_both_locales() {
-    let templates = shipped();
-    let code = serde_json::json!({"code": "04812345"});
-    let rows = [
-        ("account-confirm", code.clone(), "code"),
-        ("account-reset", code, "code"),
-        (
-            "account-notice",
-            serde_json::json!({"event": "new_network"}),
-            "event",
-        ),
-    ];
-    for (template, values, variable) in rows {
-        let mut texts = Vec::new();
-        for locale in ["en", "de"] {
-            let locale = Locale::parse(locale).expect("tag");
-            let found = templates
-                .find(&name(template), Channel::Email, Some(&locale))
-                .expect("a shipped template");
-            assert_eq!(
-                (found.locale(), found.missing(&Map::new())),
-                (&locale, vec![variable.to_owned()])
-            );
-            let rendered = found.render(&variables(&values), VariableAuthor::Service);
-            let Ok(MessageContent::Email { text, .. }) = rendered else {
-                panic!("{template}")
-            };
-            assert!(variable != "code" || text.contains("04812345"), "{text}");
-            texts.push(text);
-        }
-        assert_ne!(texts[0], texts[1], "{template}");
-    }
-}
-
-#[test]
 fn locale_falls_back_to_language_and_default() {
     let templates = shipped();
-    let used = |tag: &str| {
-        let wanted = Locale::parse(tag);
-        let found = templates
-            .find(&name("welcome"), Channel::Sms, wanted.as_ref())
-            .expect("a shipped template");
-        found.locale().as_str().to_owned()
-    };
-    assert_eq!((used("de-AT").as_str(), used("fr").as_str()), ("de", "en"));
-    assert_eq!(
-        templates.find(&name("nope"), Channel::Sms, None).err(),
-        Some(TemplateLookupError::NoSuchTemplate)
-    );
+    for (wanted, used) in [("de-AT", "de"), ("fr", "en")] {
+        let found = find(&templates, "welcome", Channel::Sms, Some(wanted));
+        assert_eq!(found.locale().as_str(), used);
+    }
+    let nope = TemplateName::parse("nope").expect("name");
+    let refused = templates.find(&nope, Channel::Sms, None).err();
+    assert_eq!(refused, Some("there is no template of this name"));
 }
 
 #[test]
 fn variables_are_data_and_html_is_escaped() {
-    let templates = load(&[
-        ("template.toml", "version = 3"),
-        ("email.en.subject", "Hello {{ name }}"),
-        (
-            "email.en.html",
-            "<p>Hello {{ name }}</p><ul><li>{{ order.total }}</li></ul>",
-        ),
-    ])
-    .expect("valid templates");
-    let found = templates
-        .find(&name("t"), Channel::Email, None)
-        .expect("a variant");
+    let html = "<p>Hello {{ name }}</p><ul><li>{{ order.total }}</li></ul>";
+    let templates = load_html("version = 3", "Hello {{ name }}", html).expect("valid");
+    let found = find(&templates, "t", Channel::Email, None);
     assert_eq!(found.version(), 3);
-    assert_eq!(
-        found.missing(&variables(&serde_json::json!({"name": 1, "order": {}}))),
-        ["order.total"]
-    );
-    let nothing = variables(&serde_json::json!({"name": null, "order": {"total": null}}));
-    assert_eq!(found.missing(&nothing), ["name", "order.total"]);
-    for unprintable in [serde_json::json!({"a": 1}), serde_json::json!(["a"])] {
-        let told = variables(&serde_json::json!({"name": unprintable, "order": {"total": 1}}));
-        assert!(
-            found.render(&told, VariableAuthor::Service).is_err(),
-            "{told:?}"
-        );
+    for (variables, missing) in [
+        (json!({"name": 1, "order": {}}), &["order.total"][..]),
+        (
+            json!({"name": null, "order": {"total": null}}),
+            &["name", "order.total"],
+        ),
+    ] {
+        assert_eq!(found.missing(&object(&variables)), missing);
     }
-    let evil = variables(&serde_json::json!({
-        "name": "<script>{{ 7*7 }}</script>\r\nBcc: x@y.z", "order": {"total": "{% for %}"}
-    }));
-    let MessageContent::Email {
-        subject,
-        text,
-        html,
-    } = found
-        .render(&evil, VariableAuthor::Service)
-        .expect("renders")
-    else {
-        panic!("e-mail")
-    };
+    for unprintable in [json!({"a": 1}), json!(["a"])] {
+        let told = json!({"name": unprintable, "order": {"total": 1}});
+        render(&found, &told).expect_err("no text");
+    }
+    let evil = "<script>{{ 7*7 }}</script>\r\nBcc: x@y.z";
+    let evil = json!({"name": evil, "order": {"total": "{% for %}"}});
+    let (subject, text, html) = email(&found, &evil);
     assert_eq!(subject, "Hello <script>{{ 7*7 }}</script>  Bcc: x@y.z");
-    assert!(html.expect("HTML").contains("&lt;script&gt;{{ 7*7 }}"));
-    assert_eq!(
-        text,
-        "Hello <script>{{ 7*7 }}</script> Bcc: x@y.z\n\n- {% for %}\n"
-    );
+    assert!(html.contains("&lt;script&gt;{{ 7*7 }}"));
+    let expected = "Hello <script>{{ 7*7 }}</script> Bcc: x@y.z\n{% for %}";
+    assert_eq!(text, expected);
 }
 
 #[test]
 fn rendering_is_bounded_in_steps_and_bytes() {
+    let endless = "{% for a in range(9999) %}{% for b in range(9999) %}{% endfor %}{% endfor %}";
     let templates = load(&[
         ("template.toml", "version = 1"),
-        (
-            "sms.en.txt",
-            "{% for a in range(9999) %}{% for b in range(9999) %}{% endfor %}{% endfor %}",
-        ),
+        ("sms.en.txt", endless),
         ("push.en.title", "{{ name * 600 }}"),
         ("push.en.txt", "x"),
     ])
     .expect("valid templates");
-    let ada = variables(&serde_json::json!({"name": "abc"}));
-    let error = |channel| {
-        templates
-            .find(&name("t"), channel, None)
-            .expect("a variant")
-            .render(&ada, VariableAuthor::Service)
-            .expect_err("rendering fails")
-            .to_string()
-    };
-    assert!(
-        error(Channel::Sms).contains("fuel"),
-        "{}",
-        error(Channel::Sms)
-    );
-    assert!(
-        error(Channel::Push).contains("more than 512 bytes"),
-        "{}",
-        error(Channel::Push)
-    );
+    for (channel, expected) in [
+        (Channel::Sms, "fuel"),
+        (Channel::Push, "more than 512 bytes"),
+    ] {
+        let found = find(&templates, "t", channel, None);
+        let error = render(&found, &json!({"name": "abc"})).expect_err("rendering fails");
+        assert!(error.contains(expected), "{error}");
+    }
 }
 
 #[test]
@@ -255,50 +199,24 @@ fn invalid_template_set_is_rejected_with_all_errors() {
 
 #[test]
 fn url_filter_allows_safe_schemes_only() {
-    let templates = load(&[
-        ("template.toml", "version = 1"),
-        ("email.en.subject", "s"),
-        ("email.en.html", "<a href=\"{{ link | url }}\">x</a>"),
-    ])
-    .expect("valid templates");
-    let found = templates
-        .find(&name("t"), Channel::Email, None)
-        .expect("a variant");
-    assert!(
-        found
-            .render(
-                &variables(&serde_json::json!({"link": "https://x.example/a?b=1"})),
-                VariableAuthor::Service
-            )
-            .is_ok()
-    );
-    for bad in [
-        "javascript:alert(1)",
-        "JaVaScRiPt:alert(1)",
-        "data:text/html,x",
-        "x",
+    let html = "<a href=\"{{ link | url }}\">x</a>";
+    let templates = load_html("version = 1", "s", html).expect("valid");
+    let found = find(&templates, "t", Channel::Email, None);
+    for (link, is_safe) in [
+        ("https://x.example/a?b=1", true),
+        ("javascript:alert(1)", false),
+        ("JaVaScRiPt:alert(1)", false),
+        ("data:text/html,x", false),
+        ("x", false),
     ] {
-        assert!(
-            found
-                .render(
-                    &variables(&serde_json::json!({"link": bad})),
-                    VariableAuthor::Service
-                )
-                .is_err(),
-            "{bad}"
-        );
+        let rendered = render(&found, &json!({"link": link}));
+        assert_eq!(rendered.is_ok(), is_safe, "{link}");
     }
 }
 
 #[test]
 fn unfiltered_expression_in_url_attribute_is_rejected() {
-    let load_html = |html: &str| {
-        load(&[
-            ("template.toml", "version = 1"),
-            ("email.en.subject", "s"),
-            ("email.en.html", html),
-        ])
-    };
+    let load_html = |html: &str| load_html("version = 1", "s", html);
     for good in [
         "<a href='{{ l | url }}'>{{ x }}</a>",
         "<A HREF = \"{{- a | url -}}\">x</A>",
@@ -337,81 +255,33 @@ fn unfiltered_expression_in_url_attribute_is_rejected() {
 }
 
 #[test]
-fn plain_text_of_html_keeps_link_targets() {
-    let text = |html: &str| text::from_html(html);
-    assert_eq!(
-        text("<p>Please <a class=x HREF='https://x.example/?a=1&amp;b=2'>confirm </a>now.</p>"),
-        "Please confirm (https://x.example/?a=1&b=2) now.\n"
-    );
-    assert_eq!(
-        text("<p title='a > b'>Caf&eacute;<!-- a > b --> &amp;amp; bar</p><style>p > a {}</style>"),
-        "Café &amp; bar\n"
-    );
-    assert_eq!(
-        text("<a href=\"https:&#x2f;&#x2f;x.example\">https://x.example</a>"),
-        "https://x.example\n"
-    );
-    assert_eq!(
-        text("<a href=\"https://x.example\"><img src=\"y\"></a>"),
-        "https://x.example\n"
-    );
-    assert_eq!(
-        text("<a href=\"mailto:a@b.c\">write</a> <a name=x>here</a>"),
-        "write here\n"
-    );
-}
-
-#[test]
 fn user_text_is_limited_and_never_a_link() {
-    let templates = load(&[
-        (
-            "template.toml",
-            "version = 1\nuser_variables = ['name']\nunverified_addresses = ['email', 'push']",
-        ),
-        ("email.en.subject", "{{ name }} {{ note }}"),
-        (
-            "email.en.html",
-            "<a href=\"{{ link | url }}\">{{ name }}</a>",
-        ),
-    ])
-    .expect("valid templates");
-    let found = templates
-        .find(&name("t"), Channel::Email, None)
-        .expect("a variant");
+    let settings =
+        "version = 1\nuser_variables = ['name']\nunverified_addresses = ['email', 'push']";
+    let html = "<a href=\"{{ link | url }}\">{{ name }}</a>";
+    let templates = load_html(settings, "{{ name }} {{ note }}", html).expect("valid");
+    let found = find(&templates, "t", Channel::Email, None);
     let unverified = |channel| *found.settings().unverified_addresses.get(channel);
     assert_eq!(Channel::ALL.map(unverified), [true, false, true]);
-    let told = variables(&serde_json::json!({
-        "name": "evil.example", "note": "own.example", "link": "https://x.example/"
-    }));
-    let MessageContent::Email { subject, html, .. } = found
-        .render(&told, VariableAuthor::Service)
-        .expect("renders")
-    else {
-        panic!("an e-mail")
-    };
+    let link = "https://x.example/";
+    let told = json!({"name": "evil.example", "note": "own.example", "link": link});
+    let (subject, _, html) = email(&found, &told);
     assert_eq!(subject, "evil. example own.example");
-    assert!(html.expect("HTML").contains("\">evil. example<"));
-    assert!(
-        found.render(&told, VariableAuthor::User).is_err(),
-        "a user's text is no link"
-    );
-    let mistakes = |told: &Value, author| {
-        let all = found
-            .user_text_mistakes(&variables(told), author)
-            .into_iter();
-        all.map(|mistake| (mistake.name, mistake.code))
-            .collect::<Vec<_>>()
-    };
-    let long = serde_json::json!({"name": "a".repeat(101), "note": ["x"], "link": "a".repeat(100), "n": 1});
-    let (name, note) = (
-        ("name".to_owned(), "too_long"),
-        ("note".to_owned(), "invalid_type"),
-    );
-    assert_eq!(
-        mistakes(&long, VariableAuthor::Service).as_slice(),
-        std::slice::from_ref(&name)
-    );
-    assert_eq!(mistakes(&long, VariableAuthor::User), [name, note]);
+    assert!(html.contains("\">evil. example<"));
+    let by_user = found.render(&object(&told), VariableAuthor::User);
+    assert!(by_user.is_err(), "a user's text is no link");
+    let long = json!({"name": "a".repeat(101), "note": ["x"], "link": "a".repeat(100), "n": 1});
+    let (name, note) = (("name", "too_long"), ("note", "invalid_type"));
+    for (author, expected) in [
+        (VariableAuthor::Service, &[name][..]),
+        (VariableAuthor::User, &[name, note]),
+    ] {
+        let mistakes = found.user_text_mistakes(&object(&long), author);
+        let mistakes = mistakes
+            .iter()
+            .map(|(name, code, _)| (name.as_str(), *code));
+        assert_eq!(mistakes.collect::<Vec<_>>(), expected);
+    }
 }
 
 #[test]

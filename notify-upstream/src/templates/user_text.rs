@@ -17,16 +17,8 @@ pub(crate) enum VariableAuthor {
     Service,
 }
 
-/// A violation of the restrictions on user text.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct UserTextMistake {
-    /// Name of the variable.
-    pub(crate) name: String,
-    /// Machine-readable code.
-    pub(crate) code: &'static str,
-    /// Human-readable description.
-    pub(crate) detail: String,
-}
+/// A violation of the restrictions on user text: the variable, a code, and a description.
+pub(crate) type TextMistake = (String, &'static str, String);
 
 // === impl FoundTemplate ===
 
@@ -37,7 +29,7 @@ impl FoundTemplate<'_> {
         &self,
         variables: &Map<String, Value>,
         author: VariableAuthor,
-    ) -> Vec<UserTextMistake> {
+    ) -> Vec<TextMistake> {
         let from_users = variables
             .iter()
             .filter(|(name, _)| self.is_user_text(name, author));
@@ -51,7 +43,7 @@ impl FoundTemplate<'_> {
     }
 }
 
-fn mistake(name: &str, value: &Value) -> Option<UserTextMistake> {
+fn mistake(name: &str, value: &Value) -> Option<TextMistake> {
     let (code, detail) = match value {
         Value::Null | Value::Bool(_) | Value::Number(_) => return None,
         Value::String(text) if text.chars().count() <= MAX_USER_TEXT_CHARS => return None,
@@ -64,11 +56,7 @@ fn mistake(name: &str, value: &Value) -> Option<UserTextMistake> {
             "a user's variable must be a string, a number or a boolean".to_owned(),
         ),
     };
-    Some(UserTextMistake {
-        name: name.to_owned(),
-        code,
-        detail,
-    })
+    Some((name.to_owned(), code, detail))
 }
 
 /// Returns the text on one line, without invisible characters, and with a space wherever a mail
@@ -221,11 +209,8 @@ mod tests {
             ] {
                 assert_eq!(without_links(&hidden), "evil. example", "{hidden:?}");
             }
-            assert_eq!(
-                without_links(&format!("https:{c}/{c}/x")),
-                "https: / /x",
-                "{c:?}"
-            );
+            let plain = without_links(&format!("https:{c}/{c}/x"));
+            assert_eq!(plain, "https: / /x", "{c:?}");
         }
     }
 
@@ -235,19 +220,12 @@ mod tests {
             let plain = without_links(&text);
             let chars: Vec<char> = plain.chars().collect();
             for pair in chars.windows(2) {
-                let [c, next] = *pair else {
-                    unreachable!("windows of two")
-                };
-                assert!(!(is_dot(c) && next.is_alphabetic()), "{text:?}");
-                assert!(
-                    !(matches!(c, '/' | '\\') && matches!(next, '/' | '\\')),
-                    "{text:?}"
-                );
+                let is_domain = is_dot(pair[0]) && pair[1].is_alphabetic();
+                let is_authority = pair.iter().all(|c| matches!(c, '/' | '\\'));
+                assert!(!is_domain && !is_authority, "{text:?}");
             }
-            assert!(
-                !chars.iter().any(|c| is_invisible(*c) || c.is_control()),
-                "{text:?}"
-            );
+            let hides = chars.iter().any(|c| is_invisible(*c) || c.is_control());
+            assert!(!hides, "{text:?}");
             assert_eq!(without_links(&plain), plain, "the conversion is idempotent");
         }
     }

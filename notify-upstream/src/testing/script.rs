@@ -6,17 +6,13 @@ use parking_lot::Mutex;
 use tokio::sync::Notify;
 
 use crate::address::Address;
-use crate::delivery::provider::{
-    ErrorCodeTable, FaultScope, OutgoingMessage, ProviderAck, ProviderRefusal,
-};
+use crate::delivery::provider::{ErrorCodeTable, FaultScope, OutgoingMessage, SendResult};
 use crate::notification::NotificationId;
 use crate::templates::MessageContent;
 
 /// An e-mail as it would be sent.
 #[derive(Clone, Debug)]
 pub(crate) struct RecordedMessage {
-    /// The notification.
-    pub(crate) id: NotificationId,
     /// The address.
     pub(crate) to: String,
     /// The subject and the text.
@@ -86,20 +82,13 @@ impl ProviderScript {
         supported_suffix.is_none_or(|(end, wanted)| ends(end) == wanted)
     }
 
-    pub(crate) async fn send(
-        &self,
-        message: &OutgoingMessage<'_>,
-    ) -> Result<ProviderAck, ProviderRefusal> {
+    pub(crate) async fn send(&self, message: &OutgoingMessage<'_>) -> SendResult {
         self.calls.lock().push(message.id);
         if let (Address::Email(to), MessageContent::Email { subject, text, .. }) =
             (message.to, message.content)
         {
             let (to, text) = (to.as_str().to_owned(), [subject.clone(), text.clone()]);
-            self.mails.lock().push(RecordedMessage {
-                id: message.id,
-                to,
-                text,
-            });
+            self.mails.lock().push(RecordedMessage { to, text });
         }
         let hold = self.hold.lock().clone();
         if let Some(gate) = hold {
@@ -113,7 +102,7 @@ impl ProviderScript {
         }
         let mut refusals = self.refusals.lock();
         if refusals.is_empty() {
-            Ok(ProviderAck::default())
+            Ok(None)
         } else {
             Err(ErrorCodeTable::shipped()
                 .classify("smtp", refusals.remove(0))

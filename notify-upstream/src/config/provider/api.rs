@@ -2,35 +2,90 @@
 
 use postern_core::Secret;
 use postern_core::config::{Env, secret};
-use postern_core::decode::Object;
+use postern_core::decode::{Field, Object};
+use postern_core::settings;
 use url::Url;
 
 use crate::address::{PhoneNumber, is_public_contact};
 use crate::config::webhooks::callback;
 use crate::delivery::provider::{FcmAccount, HttpConfig, TwilioConfig, TwilioSender, VapidKey};
 
-pub(super) fn read_twilio(
+settings! {
+    pub(super) fn read_twilio(object, env: &Env, public_url: Option<&Url>) -> TwilioConfig {
+        /// twilio, fcm: address of the API.
+        base = { Url::parse("https://api.twilio.com").ok() } ("the provider's") => |field| field.url(),
+        /// twilio: account SID.
+        account => |field| {
+            let sid = field.text(1..=64)?;
+            if sid.bytes().all(|byte| byte.is_ascii_alphanumeric()) {
+                Some(sid)
+            } else {
+                field.fail("invalid_format", "must be an account SID")
+            }
+        },
+        /// twilio: auth token.
+        auth_token as auth_token_env => |field| secret(field, env),
+        /// twilio: sender number.
+        from = None ("") => |field| {
+            PhoneNumber::parse(field.string()?)
+                .or_else(|| field.fail("invalid_format", "must be a number in E.164"))
+        },
+        /// twilio: messaging service instead of `from`.
+        messaging_service = None ("") => |field| field.text(1..=64),
+        sender = (read_sender(object, from.clone()?, messaging_service.clone()?)),
+    } => TwilioConfig {
+        base,
+        account,
+        auth_token,
+        sender,
+        callback: public_url.map(|url| callback(url, "webhooks/twilio")),
+    }
+}
+
+settings! {
+    pub(super) fn read_http(object, env: &Env) -> HttpConfig {
+        /// http: address of the API.
+        url => |field| field.url(),
+        /// http: value of `Authorization`.
+        authorization as authorization_env = None => |field| secret(field, env),
+        /// http: JSON with `{{ id }}`, `{{ channel }}`, `{{ to }}`, `{{ text }}`, `{{ title }}`,
+        /// `{{ subject }}`, `{{ html }}`.
+        body => |field| field.typed("template").string().map(str::to_owned),
+    } => HttpConfig { url, authorization, body }
+}
+
+settings! {
+    pub(super) fn read_fcm(object) -> FcmAccount {
+        /// twilio, fcm: address of the API.
+        base = { Url::parse("https://fcm.googleapis.com").ok() } ("the provider's") => |field| field.url(),
+        /// fcm: service account key, JSON.
+        account as account_file => |field| read_account(field, base.clone()?),
+    } => account
+}
+
+settings! {
+    pub(super) fn read_web_push(object, env: &Env) -> VapidKey {
+        /// web-push: `mailto:` or `https:` contact (RFC 8292).
+        contact => |field| {
+            let text = field.typed("URL").text(1..=256)?;
+            if is_public_contact(&text) {
+                return Some(text);
+            }
+            let detail = "must be `mailto:` and an address, or an https URL, of a public host";
+            field.fail("invalid_format", detail)
+        },
+        /// web-push: VAPID key, 32 bytes in base64url.
+        private as private_key_env => |field| secret(field, env),
+        key = (read_vapid_key(object, private.as_ref()?, contact.clone()?)),
+    } => key
+}
+
+fn read_sender(
     object: &Object<'_>,
-    env: &Env,
-    public_url: Option<&Url>,
-) -> Option<TwilioConfig> {
-    let base = base(object, "https://api.twilio.com");
-    let account = object.required("account", |field| {
-        let sid = field.text(1..=64)?;
-        let is_valid = sid.bytes().all(|byte| byte.is_ascii_alphanumeric());
-        if is_valid {
-            Some(sid)
-        } else {
-            field.fail("invalid_format", "must be an account SID")
-        }
-    });
-    let auth_token = secret(object, env, "auth_token_env");
-    let number = object.optional("from", |field| {
-        PhoneNumber::parse(field.string()?)
-            .or_else(|| field.fail("invalid_format", "must be a number in E.164"))
-    });
-    let service = object.optional("messaging_service", |field| field.text(1..=64));
-    let sender = match (number, service) {
+    number: Option<PhoneNumber>,
+    service: Option<String>,
+) -> Option<TwilioSender> {
+    match (number, service) {
         (Some(number), None) => Some(TwilioSender::Number(number)),
         (None, Some(service)) => Some(TwilioSender::Service(service)),
         (None, None) | (Some(_), Some(_)) => {
@@ -40,78 +95,33 @@ pub(super) fn read_twilio(
             );
             None
         }
-    };
-    let callback = public_url.map(|url| callback(url, "webhooks/twilio"));
-    Some(TwilioConfig {
-        base,
-        account: account?,
-        auth_token: auth_token?,
-        sender: sender?,
-        callback,
-    })
-}
-
-pub(super) fn read_http(object: &Object<'_>, env: &Env) -> Option<HttpConfig> {
-    let url = object.required("url", |field| field.url());
-    let authorization = match object.has("authorization_env") {
-        true => secret(object, env, "authorization_env").map(Some),
-        false => Some(None),
-    };
-    let body = object.required("body", |field| field.string().map(str::to_owned));
-    Some(HttpConfig {
-        url: url?,
-        authorization: authorization?,
-        body: body?,
-    })
-}
-
-pub(super) fn read_fcm(object: &Object<'_>) -> Option<FcmAccount> {
-    let base = base(object, "https://fcm.googleapis.com");
-    object.required("account_file", |field| {
-        let path = field.text(1..=1024)?;
-        let read = std::fs::read(&path)
-            .ok()
-            .and_then(|text| serde_json::from_slice(&text).ok());
-        let account: Option<FcmAccount> = read.and_then(|file: serde_json::Value| {
-            let text = |name: &str| file.get(name)?.as_str().map(str::to_owned);
-            Some(FcmAccount {
-                project: text("project_id")?,
-                email: text("client_email")?,
-                key: Secret::new(text("private_key")?),
-                token_uri: Url::parse(&text("token_uri")?).ok()?,
-                base,
-            })
-        });
-        account.or_else(|| {
-            field.fail(
-                "unreadable",
-                format!("{path} is not the JSON file of a service account"),
-            )
-        })
-    })
-}
-
-pub(super) fn read_web_push(object: &Object<'_>, env: &Env) -> Option<VapidKey> {
-    let contact = object.required("contact", |field| {
-        let text = field.text(1..=256)?;
-        if is_public_contact(&text) {
-            Some(text)
-        } else {
-            let detail = "must be `mailto:` and an address, or an https URL, of a public host";
-            field.fail("invalid_format", detail)
-        }
-    });
-    let private = secret(object, env, "private_key_env")?;
-    match VapidKey::new(&private, contact?) {
-        Ok(key) => Some(key),
-        Err(reason) => {
-            object.fail("invalid_format", format!("private_key_env: {reason}"));
-            None
-        }
     }
 }
 
-fn base(object: &Object<'_>, default: &str) -> Url {
-    let default = Url::parse(default).expect("the default URL is valid");
-    object.or("base", default, |field| field.url())
+fn read_account(field: Field<'_>, base: Url) -> Option<FcmAccount> {
+    let path = field.typed("path").text(1..=1024)?;
+    let read = std::fs::read(&path)
+        .ok()
+        .and_then(|text| serde_json::from_slice(&text).ok());
+    let account = read.and_then(|file: serde_json::Value| {
+        let text = |name: &str| file.get(name)?.as_str().map(str::to_owned);
+        Some(FcmAccount {
+            project: text("project_id")?,
+            email: text("client_email")?,
+            key: Secret::new(text("private_key")?),
+            token_uri: Url::parse(&text("token_uri")?).ok()?,
+            base,
+        })
+    });
+    account.or_else(|| {
+        field.fail(
+            "unreadable",
+            format!("{path} is not the JSON file of a service account"),
+        )
+    })
+}
+
+fn read_vapid_key(object: &Object<'_>, private: &Secret, contact: String) -> Option<VapidKey> {
+    let fail = |reason| object.fail("invalid_format", format!("private_key_env: {reason}"));
+    VapidKey::new(private, contact).map_err(fail).ok()
 }

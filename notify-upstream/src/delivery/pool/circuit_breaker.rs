@@ -31,8 +31,6 @@ pub(crate) enum CallOutcome {
 /// A change caused by the outcome of a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum BreakerTransition {
-    /// The first failure of the provider after a successful call.
-    FirstFailure,
     /// Opened, or stayed open after a probe, for the given time.
     Opened(Duration),
     /// Closed.
@@ -85,7 +83,6 @@ impl ProviderCircuitBreaker {
                 .record_success()
                 .then_some(BreakerTransition::Closed),
             CallOutcome::ProviderFailed => match breaker.record_failure(self.clock.now()) {
-                FailureEffect::StillClosed(1) => Some(BreakerTransition::FirstFailure),
                 FailureEffect::StillClosed(_) | FailureEffect::Ignored => None,
                 FailureEffect::Opened(open_time) | FailureEffect::Reopened(open_time) => {
                     Some(BreakerTransition::Opened(open_time))

@@ -2,10 +2,10 @@
 
 use postern_core::circuit_breaker::BreakerState;
 use serde::Serialize;
+use serde_json::{Value, json};
 
-use super::{MAX_CALL_DURATION, PooledProvider, ProviderConfig, ProviderPool, ProviderSettings};
-use crate::delivery::provider::{OutgoingMessage, ProviderAck, ProviderRefusal};
-use crate::metrics::CallSummary;
+use super::{PooledProvider, ProviderConfig, ProviderPool, ProviderSettings};
+use crate::delivery::provider::{OutgoingMessage, ProviderRefusal, SendResult, UNSUPPORTED};
 use crate::notification::Channel;
 use crate::store::ProviderPause;
 
@@ -21,36 +21,6 @@ pub(crate) struct ProviderDescription {
     pub(crate) concurrency: usize,
     /// Maximum number of calls per second over all replicas.
     pub(crate) rate: Option<u64>,
-}
-
-/// The state of a provider in this process.
-#[derive(Clone, Debug, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub(crate) struct ProviderState {
-    /// `closed`, `half_open` or `open`.
-    breaker: &'static str,
-    /// The time until the next probe, while the circuit breaker is open.
-    next_probe_seconds: Option<u64>,
-    /// The pause by an operator, of all replicas.
-    paused: Option<ProviderPause>,
-    /// Whether the last call was answered.
-    is_up: bool,
-    /// The calls since the start of this process.
-    calls: CallSummary,
-    /// The last replies, newest first.
-    last_replies: Vec<RecentReply>,
-}
-
-/// A reply of a provider.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub(crate) struct RecentReply {
-    /// The notification.
-    pub(super) notification_id: String,
-    /// `ok`, `refused` or `failed`.
-    pub(super) outcome: &'static str,
-    /// The code of the refusal.
-    pub(super) code: Option<String>,
 }
 
 // === impl ProviderDescription ===
@@ -102,14 +72,12 @@ impl ProviderPool {
         &self,
         name: &str,
         message: &OutgoingMessage<'_>,
-    ) -> Option<Result<ProviderAck, ProviderRefusal>> {
+    ) -> Option<SendResult> {
         let pooled = self.named(name)?;
         if !pooled.provider.supports(message.to) {
-            return Some(Err(ProviderRefusal::unsupported_message()));
+            return Some(Err(ProviderRefusal::not_sent(UNSUPPORTED)));
         }
-        let call = pooled.provider.send(message);
-        let sent = tokio::time::timeout(MAX_CALL_DURATION, call).await;
-        Some(sent.unwrap_or_else(|_| Err(self.codes.classify("*", "timeout"))))
+        Some(pooled.call(message, &self.codes).await)
     }
 
     /// Pauses these providers, and ends the pauses of all others. Returns the channels of the
@@ -132,21 +100,24 @@ impl ProviderPool {
         self.named(name)?.status.pause()
     }
 
-    /// Returns the state of a provider, or `None` if there is no provider of this name.
-    pub(crate) fn state(&self, name: &str) -> Option<ProviderState> {
-        let pooled = self.named(name)?;
-        let (breaker, next_probe_seconds) = match pooled.breaker.state() {
+    /// Returns the state of a provider in this process, or `None` if there is no provider of this
+    /// name.
+    pub(crate) fn state(&self, name: &str) -> Option<Value> {
+        let PooledProvider {
+            breaker, status, ..
+        } = self.named(name)?;
+        let (breaker, next_probe_seconds) = match breaker.state() {
             BreakerState::Closed => ("closed", None),
             BreakerState::HalfOpen => ("half_open", None),
             BreakerState::Open(left) => ("open", Some(left.as_secs())),
         };
-        Some(ProviderState {
-            breaker,
-            next_probe_seconds,
-            paused: pooled.status.pause(),
-            is_up: pooled.status.is_up(),
-            calls: pooled.status.calls(),
-            last_replies: pooled.status.last_replies(),
-        })
+        Some(json!({
+            "breaker": breaker,
+            "nextProbeSeconds": next_probe_seconds,
+            "paused": status.pause(),
+            "isUp": status.is_up(),
+            "calls": status.calls(),
+            "lastReplies": status.last_replies(),
+        }))
     }
 }

@@ -151,21 +151,14 @@ mod tests {
             let (calls, most) = poll(&replicas, &clock).await;
             let ahead = if per_second > 50 { per_second / 50 } else { 0 };
             let sum: u64 = calls.iter().sum();
-            assert!(
-                (per_second..=per_second + ahead + 1).contains(&sum),
-                "{per_second}: {calls:?}"
-            );
-            assert!(
-                most <= ahead + per_second.div_ceil(1000) + 1,
-                "{per_second}: {most}"
-            );
+            let sums = per_second..=per_second + ahead + 1;
+            assert!(sums.contains(&sum), "{per_second}: {calls:?}");
+            let limit = ahead + per_second.div_ceil(1000) + 1;
+            assert!(most <= limit, "{per_second}: {most}");
             // Above that, the first one to be polled takes several in a millisecond.
             if per_second <= 50 {
-                let [few, many] = [calls.iter().min(), calls.iter().max()];
-                assert!(
-                    many.zip(few).is_some_and(|(many, few)| many - few <= 2),
-                    "{calls:?}"
-                );
+                let most = calls.map(|some| calls.map(|few| some.saturating_sub(few)));
+                assert!(most.concat().iter().all(|more| *more <= 2), "{calls:?}");
             }
         }
     }
@@ -213,7 +206,7 @@ mod tests {
         let runs = cases.map(|(per_second, delay_ms)| async move {
             let server = testing::redis().await.url;
             let url = slow_way(&server, Duration::from_millis(delay_ms)).await;
-            let cache = Cache::open(&url).await.expect("a cache");
+            let cache = Cache::open(&url, &Clock::system()).expect("a cache");
             let rate = ProviderRate::new(cache, "smtp", per_second);
             rate.reserve().await;
             let end = Instant::now() + Duration::from_secs(2);
@@ -228,10 +221,8 @@ mod tests {
             let expected = per_second * 2;
             // 50 ms ahead. A machine that is busy with other tests makes fewer calls, a cache that sets the pace a quarter.
             let range = expected / 2..=expected + per_second / 20 + 2;
-            assert!(
-                range.contains(&calls),
-                "{per_second} at {delay_ms} ms: {calls}"
-            );
+            let case = format!("{per_second} at {delay_ms} ms: {calls}");
+            assert!(range.contains(&calls), "{case}");
         });
         futures_util::future::join_all(runs).await;
     }
@@ -248,19 +239,6 @@ mod tests {
         }
         tokio::time::advance(Duration::from_millis(250)).await;
         assert_eq!(rate.try_use(false), Ok(()));
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn urgent_call_is_made_further_ahead() {
-        let cache = Cache::memory(Clock::manual(Timestamp(1_000)));
-        let rate = ProviderRate::new(cache, "smtp", 100);
-        let mut waits = Vec::new();
-        for urgent in [false, false, false, false, true, true, true] {
-            rate.reserve().await;
-            waits.push(rate.try_use(urgent).err().map(|wait| wait.as_millis()));
-        }
-        let expected = [None, None, None, Some(10), None, None, Some(10)];
-        assert_eq!(waits, expected);
     }
 
     #[tokio::test(start_paused = true)]

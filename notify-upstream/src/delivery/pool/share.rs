@@ -113,10 +113,8 @@ mod tests {
     use crate::testing::script::ProviderScript;
 
     fn endpoint(host: &str) -> Address {
-        let keys = SubscriptionKeys {
-            p256dh: String::new(),
-            auth: String::new(),
-        };
+        let (p256dh, auth) = (String::new(), String::new());
+        let keys = SubscriptionKeys { p256dh, auth };
         Address::Subscription(PushSubscription {
             endpoint: format!("https://{host}/x"),
             keys,
@@ -138,17 +136,11 @@ mod tests {
     fn one_caller_and_one_push_service_have_a_quarter_of_the_calls() {
         let shares = ShareLimiter::new(64);
         let service = |n| format!("service:{n}");
-        let held = acquired(
-            &shares,
-            |n| endpoint(&format!("h{n}.slow.example")),
-            service,
-        );
+        let subdomain = |n| endpoint(&format!("h{n}.slow.example"));
+        let held = acquired(&shares, subdomain, service);
         assert_eq!(held.len(), 16, "across subdomains");
-        let other = acquired(
-            &shares,
-            |n| endpoint(&format!("slow{n}.example")),
-            |_| service(1),
-        );
+        let domain = |n| endpoint(&format!("slow{n}.example"));
+        let other = acquired(&shares, domain, |_| service(1));
         assert_eq!(other.len(), 15, "another push service is not affected");
         drop((held, other));
         assert!(shares.held.lock().is_empty());

@@ -8,11 +8,12 @@ use postern_core::dependency::Outage;
 use postern_core::health::Degradation;
 use postern_core::log_limit::LogLimit;
 use postern_core::log_outage_state;
+use serde_json::{Value, json};
 
-use super::{BreakerTransition, CallOutcome, RecentReply};
+use super::{BreakerTransition, CallOutcome};
 use crate::delivery::provider::ProviderRefusal;
 use crate::delivery::redaction::redact;
-use crate::metrics::{CALL_OUTCOMES, CallSummary, NotifyMetrics, ProviderCallMetrics};
+use crate::metrics::{CALL_OUTCOMES, NotifyMetrics, ProviderCallMetrics};
 use crate::notification::{Channel, NotificationId};
 use crate::store::ProviderPause;
 
@@ -29,7 +30,7 @@ pub(crate) struct ProviderStatus {
     failures: LogLimit,
     refusals: LogLimit,
     openings: LogLimit,
-    replies: Mutex<VecDeque<RecentReply>>,
+    replies: Mutex<VecDeque<Value>>,
     pause: Mutex<Option<ProviderPause>>,
 }
 
@@ -45,8 +46,8 @@ impl ProviderStatus {
             channel,
             name: name.to_owned(),
             metrics: metrics.provider(channel, name),
-            degradation: metrics.health().degradation(name),
-            paused: metrics.health().degradation(format!("{name} paused")),
+            degradation: metrics.health.degradation(name),
+            paused: metrics.health.degradation(format!("{name} paused")),
             outage: Mutex::new(None),
             failures: LogLimit::new(),
             refusals: LogLimit::new(),
@@ -70,30 +71,29 @@ impl ProviderStatus {
             (CallOutcome::Answered, None) => 0,
         };
         self.metrics.calls[index].observe(took.as_secs_f64());
-        self.remember(RecentReply {
-            notification_id: id.to_string(),
-            outcome: CALL_OUTCOMES[index],
-            code: refusal.map(|refusal| refusal.code.clone()),
-        });
-        match outcome {
-            CallOutcome::ProviderFailed => self.record_failure(refusal, id),
-            CallOutcome::Answered => {
-                self.record_answer();
-                if let Some(refusal) = refusal {
-                    self.log_refusal(refusal, id);
-                }
-            }
+        let mut replies = self.replies.lock();
+        replies.truncate(MAX_RECENT_REPLIES - 1);
+        replies.push_front(json!({
+            "notificationId": id,
+            "outcome": CALL_OUTCOMES[index],
+            "code": refusal.map(|refusal| &refusal.code),
+        }));
+        drop(replies);
+        if outcome == CallOutcome::ProviderFailed {
+            return self.record_failure(refusal, id);
+        }
+        self.record_answer();
+        if let Some(refusal) = refusal
+            && let Some(suppressed) = self.refusals.admit()
+        {
+            let (provider, channel) = (&*self.name, self.channel.as_str());
+            let (code, error) = (&*refusal.code, cause(Some(refusal)));
+            tracing::info!(provider, channel, code, error, notification_id = %id, suppressed, "message refused by provider");
         }
     }
 
-    fn remember(&self, reply: RecentReply) {
-        let mut replies = self.replies.lock();
-        replies.truncate(MAX_RECENT_REPLIES - 1);
-        replies.push_front(reply);
-    }
-
     /// Returns the last replies, newest first.
-    pub(super) fn last_replies(&self) -> Vec<RecentReply> {
+    pub(super) fn last_replies(&self) -> Vec<Value> {
         self.replies.lock().iter().cloned().collect()
     }
 
@@ -104,25 +104,18 @@ impl ProviderStatus {
             return false;
         }
         let (provider, channel) = (&*self.name, self.channel.as_str());
-        match (&*current, &pause) {
-            (
-                _,
-                Some(ProviderPause {
-                    operator, reason, ..
-                }),
-            ) => {
-                self.metrics.paused.set(1);
-                self.paused.set("paused by an operator");
-                let reason = reason.as_deref().unwrap_or_default();
-                tracing::warn!(provider, channel, %operator, reason, "provider paused");
-            }
-            (Some(ended), None) => {
-                self.metrics.paused.set(0);
-                self.paused.clear();
-                let paused_at = ended.at;
-                tracing::info!(provider, channel, %paused_at, "provider resumed");
-            }
-            (None, None) => {}
+        if let Some(ProviderPause {
+            operator, reason, ..
+        }) = &pause
+        {
+            self.metrics.paused.set(1);
+            self.paused.set("paused by an operator");
+            let reason = reason.as_deref().unwrap_or_default();
+            tracing::warn!(provider, channel, %operator, reason, "provider paused");
+        } else if let Some(ProviderPause { at: paused_at, .. }) = &*current {
+            self.metrics.paused.set(0);
+            self.paused.clear();
+            tracing::info!(provider, channel, %paused_at, "provider resumed");
         }
         *current = pause;
         true
@@ -144,7 +137,7 @@ impl ProviderStatus {
     }
 
     /// Returns the calls since the start of this process.
-    pub(super) fn calls(&self) -> CallSummary {
+    pub(super) fn calls(&self) -> Value {
         self.metrics.summary()
     }
 
@@ -181,14 +174,6 @@ impl ProviderStatus {
         }
     }
 
-    fn log_refusal(&self, refusal: &ProviderRefusal, id: NotificationId) {
-        if let Some(suppressed) = self.refusals.admit() {
-            let (provider, channel) = (&*self.name, self.channel.as_str());
-            let (code, error) = (&*refusal.code, cause(Some(refusal)));
-            tracing::info!(provider, channel, code, error, notification_id = %id, suppressed, "message refused by provider");
-        }
-    }
-
     /// Records that a call is the probe of a half-open circuit breaker.
     pub(super) fn record_probe(&self) {
         self.metrics.breaker.set(1);
@@ -204,15 +189,14 @@ impl ProviderStatus {
     ) {
         let (provider, channel) = (&*self.name, self.channel.as_str());
         match change {
-            // Logged as `provider failing`.
-            BreakerTransition::FirstFailure => {}
             BreakerTransition::Opened(wait) => {
                 self.metrics.breaker.set(2);
                 let code = refusal.map_or("", |refusal| refusal.code.as_str());
                 let (error, next_probe_s) = (cause(refusal), wait.as_secs());
                 if self.openings.admit().is_some() {
+                    let cause = format!("provider {provider}");
                     log_outage_state!(
-                        format!("provider {provider}"),
+                        cause,
                         provider,
                         channel,
                         code,

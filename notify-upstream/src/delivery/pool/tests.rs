@@ -9,21 +9,25 @@ use crate::metrics::NotifyMetrics;
 use crate::notification::OrderSequence;
 use crate::store::ProviderPause;
 use crate::templates::MessageContent;
+use crate::testing::outgoing;
 use crate::testing::script::ProviderScript;
 
-fn providers(clock: &Clock) -> (ProviderPool, [ProviderScript; 2]) {
-    let metrics = NotifyMetrics::new();
-    let scripts = [ProviderScript::default(), ProviderScript::default()];
-    let pooled = |name: &str, script: &ProviderScript, weight| PooledProvider {
+fn pooled(name: &str, provider: Provider, weight: u32, clock: &Clock) -> PooledProvider {
+    PooledProvider {
         name: name.to_owned(),
-        provider: Provider::Script(script.clone()),
+        provider,
         weight,
         limiter: PriorityLimiter::new(8, None),
         shares: ShareLimiter::new(8),
         breaker: ProviderCircuitBreaker::new(clock.clone()),
-        status: ProviderStatus::new(Channel::Email, name, &metrics),
-    };
-    let email = vec![pooled("a", &scripts[0], 3), pooled("b", &scripts[1], 1)];
+        status: ProviderStatus::new(Channel::Email, name, &NotifyMetrics::new()),
+    }
+}
+
+fn providers(clock: &Clock) -> (ProviderPool, [ProviderScript; 2]) {
+    let scripts = [ProviderScript::default(), ProviderScript::default()];
+    let [a, b] = scripts.clone().map(Provider::Script);
+    let email = vec![pooled("a", a, 3, clock), pooled("b", b, 1, clock)];
     (email_pool(email), scripts)
 }
 
@@ -33,41 +37,41 @@ fn email_pool(providers: Vec<PooledProvider>) -> ProviderPool {
     ProviderPool::new(channels, ErrorCodeTable::shipped())
 }
 
-async fn send(
-    providers: &ProviderPool,
-    channel: Channel,
-    attempt: i32,
-    order: i64,
-) -> Result<String, String> {
-    let to = Address::Email(EmailAddress::parse("ada@example.com").expect("address"));
-    let content = MessageContent::Sms {
-        text: String::new(),
-    };
+fn ada() -> Address {
+    Address::Email(EmailAddress::parse("ada@example.com").expect("address"))
+}
+
+fn text(text: &str) -> MessageContent {
+    MessageContent::Sms {
+        text: text.to_owned(),
+    }
+}
+
+fn request<'a>(message: &'a OutgoingMessage<'a>, attempt: i32) -> CallRequest<'a> {
+    CallRequest {
+        channel: Channel::Email,
+        message,
+        attempt,
+        caller: "service:test",
+        priority: Priority::Normal,
+    }
+}
+
+/// Sends an e-mail, and returns the name of the provider that took it.
+async fn send(providers: &ProviderPool, order: i64) -> Result<String, String> {
+    let (to, content) = (ada(), text(""));
     let message = OutgoingMessage {
         id: OrderSequence::id(order),
-        to: &to,
-        content: &content,
-        sent_at: Timestamp(0),
-        expires_at: None,
-        urgent: false,
-        unsubscribe: false,
+        ..outgoing(&to, &content)
     };
-    let permit = providers
-        .acquire(&CallRequest {
-            channel,
-            message: &message,
-            attempt,
-            caller: "service:test",
-            priority: Priority::Normal,
-        })
-        .await;
-    let why = |none| match none {
+    let permit = providers.acquire(&request(&message, 1)).await;
+    let permit = permit.map_err(|none| match none {
         CallRejection::Refused(refusal) => refusal.code,
         CallRejection::CircuitOpen(left) => format!("left alone for {} s", left.as_secs()),
-    };
-    let sent = permit.map_err(why)?.send(&message).await;
-    sent.map(|sent| sent.provider)
-        .map_err(|failure| format!("{} {}", failure.provider, failure.refusal.code))
+    })?;
+    let provider = permit.provider().to_owned();
+    let sent = permit.send(&message).await;
+    sent.map(|_| provider).map_err(|refusal| refusal.code)
 }
 
 #[tokio::test]
@@ -75,60 +79,45 @@ async fn load_is_balanced_by_weight_and_fails_over() {
     let clock = Clock::manual(Timestamp(0));
     let (providers, scripts) = providers(&clock);
     for order in 0..400 {
-        send(&providers, Channel::Email, 1, order)
-            .await
-            .expect("sent");
+        send(&providers, order).await.expect("sent");
     }
     let share = scripts[0].calls().len();
+    let by_weight = 240..=360;
     assert!(
-        (240..=360).contains(&share),
+        by_weight.contains(&share),
         "{share} of 400 by weight 3 of 4"
     );
     scripts[0].refuse(&["451"; 10]);
     let mut failures = 0;
     for order in 0..400 {
-        failures += usize::from(send(&providers, Channel::Email, 1, order).await.is_err());
+        failures += usize::from(send(&providers, order).await.is_err());
     }
-    assert_eq!(
-        failures, 10,
-        "the breaker opens and the other provider gets all calls"
-    );
-    assert_eq!(
-        providers.breaker_state(Channel::Email),
-        BreakerState::Closed
-    );
+    let fails_over = "the breaker opens and the other provider gets all calls";
+    assert_eq!(failures, 10, "{fails_over}");
+    let state = providers.breaker_state(Channel::Email);
+    assert_eq!(state, BreakerState::Closed);
 }
 
 #[tokio::test]
 async fn failing_providers_get_one_probe_each() {
     let clock = Clock::manual(Timestamp(0));
     let (providers, scripts) = providers(&clock);
-    scripts
-        .iter()
-        .for_each(|script| script.refuse(&["451"; 40]));
+    for script in &scripts {
+        script.refuse(&["451"; 40]);
+    }
+    let state = || providers.breaker_state(Channel::Email);
     let calls = || [scripts[0].calls().len(), scripts[1].calls().len()];
     for order in 0..200 {
-        send(&providers, Channel::Email, 1, order)
-            .await
-            .expect_err("refused");
+        send(&providers, order).await.expect_err("refused");
     }
-    assert_eq!(
-        (calls(), providers.breaker_state(Channel::Email)),
-        ([10, 10], BreakerState::Open(Duration::from_secs(2)))
-    );
-    let left_alone = send(&providers, Channel::Email, 1, 1)
-        .await
-        .expect_err("refused");
-    assert_eq!(left_alone, "left alone for 2 s");
+    let open = BreakerState::Open(Duration::from_secs(2));
+    assert_eq!((calls(), state()), ([10, 10], open));
+    let left_alone = send(&providers, 1).await;
+    assert_eq!(left_alone.expect_err("refused"), "left alone for 2 s");
     clock.advance(Duration::from_secs(2));
-    assert_eq!(
-        providers.breaker_state(Channel::Email),
-        BreakerState::HalfOpen
-    );
+    assert_eq!(state(), BreakerState::HalfOpen);
     for order in 0..200 {
-        send(&providers, Channel::Email, 1, order)
-            .await
-            .expect_err("refused");
+        send(&providers, order).await.expect_err("refused");
     }
     assert_eq!(calls(), [11, 11]);
 }
@@ -141,115 +130,57 @@ async fn probe_is_not_used_for_another_providers_address() {
     for round in 0..30 {
         let before = scripts[0].calls().len();
         for order in 0..100 {
-            let _ = send(&providers, Channel::Email, 1, order).await;
+            let _ = send(&providers, order).await;
         }
-        assert_eq!(
-            scripts[0].calls().len(),
-            before + if round == 0 { 10 } else { 1 },
-            "round {round}"
-        );
+        let made = scripts[0].calls().len() - before;
+        assert_eq!(made, if round == 0 { 10 } else { 1 }, "round {round}");
         clock.advance(Duration::from_secs(60));
     }
 }
 
 #[tokio::test]
 async fn retry_uses_the_next_provider() {
-    let clock = Clock::manual(Timestamp(0));
-    let (providers, scripts) = providers(&clock);
+    let (providers, scripts) = providers(&Clock::manual(Timestamp(0)));
     let to = Address::DeviceToken(DeviceToken::parse("t").expect("token"));
-    let content = MessageContent::Sms {
-        text: String::new(),
-    };
-    let message = OutgoingMessage {
-        id: OrderSequence::id(1),
-        to: &to,
-        content: &content,
-        sent_at: Timestamp(0),
-        expires_at: None,
-        urgent: false,
-        unsubscribe: false,
-    };
+    let content = text("");
+    let message = outgoing(&to, &content);
     for attempt in 1..=4 {
-        let permit = providers
-            .acquire(&CallRequest {
-                channel: Channel::Email,
-                message: &message,
-                attempt,
-                caller: "service:test",
-                priority: Priority::Normal,
-            })
-            .await;
-        permit
-            .expect("a provider")
-            .send(&message)
-            .await
-            .expect("sent");
+        let permit = providers.acquire(&request(&message, attempt)).await;
+        let sent = permit.expect("a provider").send(&message).await;
+        sent.expect("sent");
     }
     assert_eq!([scripts[0].calls().len(), scripts[1].calls().len()], [2, 2]);
-    assert_eq!(
-        send(&providers, Channel::Sms, 1, 1).await,
-        Err("no_provider".to_owned())
-    );
-    assert_eq!(
-        ErrorCodeTable::shipped().classify("smtp", "451").class,
-        FailureClass::Transient
-    );
-}
-
-/// Creates a provider that refuses a text message of eleven segments before the call.
-fn refuses_before_the_call(clock: &Clock) -> ProviderPool {
-    let config = HttpConfig {
-        url: "http://127.0.0.1:9/".parse().expect("URL"),
-        authorization: None,
-        body: "{}".to_owned(),
+    let elsewhere = CallRequest {
+        channel: Channel::Sms,
+        ..request(&message, 1)
     };
-    let pooled = PooledProvider {
-        name: "a".to_owned(),
-        provider: Provider::Http(Box::new(
-            HttpProvider::new(config, ErrorCodeTable::shipped())
-                .expect("the configuration is valid"),
-        )),
-        weight: 1,
-        limiter: PriorityLimiter::new(8, None),
-        shares: ShareLimiter::new(8),
-        breaker: ProviderCircuitBreaker::new(clock.clone()),
-        status: ProviderStatus::new(Channel::Email, "a", &NotifyMetrics::new()),
+    let refused = providers.acquire(&elsewhere).await.expect_err("none");
+    let CallRejection::Refused(refusal) = refused else {
+        panic!("{refused:?}")
     };
-    email_pool(vec![pooled])
+    assert_eq!(refusal.code, "no_provider");
 }
 
 #[tokio::test]
 async fn local_refusal_does_not_affect_the_circuit_breaker() {
     let clock = Clock::manual(Timestamp(0));
-    let providers = refuses_before_the_call(&clock);
+    let config = HttpConfig {
+        url: "http://127.0.0.1:9/".parse().expect("URL"),
+        authorization: None,
+        body: "{}".to_owned(),
+    };
+    let http = HttpProvider::new(config, ErrorCodeTable::shipped()).expect("valid");
+    let providers = email_pool(vec![pooled("a", Provider::Http(http.into()), 1, &clock)]);
     let breaker = &providers.channels.get(Channel::Email)[0].breaker;
-    let to = Address::Email(EmailAddress::parse("ada@example.com").expect("address"));
-    let content = MessageContent::Sms {
-        text: "a".repeat(1531),
-    };
-    let message = OutgoingMessage {
-        id: OrderSequence::id(1),
-        to: &to,
-        content: &content,
-        sent_at: Timestamp(0),
-        expires_at: None,
-        urgent: false,
-        unsubscribe: false,
-    };
-    let request = CallRequest {
-        channel: Channel::Email,
-        message: &message,
-        attempt: 1,
-        caller: "service:test",
-        priority: Priority::Normal,
-    };
+    // Eleven segments are refused before the call.
+    let (to, content) = (ada(), text(&"a".repeat(1531)));
+    let message = outgoing(&to, &content);
+    let request = request(&message, 1);
     let refused = async || {
         let permit = providers.acquire(&request).await.expect("a provider");
-        let CallFailure { refusal, .. } = permit.send(&message).await.expect_err("too long");
-        assert_eq!(
-            (refusal.code.as_str(), refusal.scope),
-            ("message_too_long", FaultScope::NotSent)
-        );
+        let refusal = permit.send(&message).await.expect_err("too long");
+        let found = (refusal.code.as_str(), refusal.scope);
+        assert_eq!(found, ("message_too_long", FaultScope::NotSent));
     };
     for _ in 0..9 {
         breaker.record(CallOutcome::ProviderFailed);
@@ -257,32 +188,19 @@ async fn local_refusal_does_not_affect_the_circuit_breaker() {
     for _ in 0..20 {
         refused().await;
     }
-    assert_eq!(
-        breaker.state(),
-        BreakerState::Closed,
-        "a local refusal is no failure"
-    );
+    let open = BreakerState::Open(Duration::from_secs(2));
+    assert_eq!(breaker.state(), BreakerState::Closed, "no failure");
     breaker.record(CallOutcome::ProviderFailed);
-    assert_eq!(
-        breaker.state(),
-        BreakerState::Open(Duration::from_secs(2)),
-        "a local refusal does not reset the count"
-    );
+    assert_eq!(breaker.state(), open, "the count is not reset");
     clock.advance(Duration::from_secs(2));
     refused().await;
-    assert_eq!(
-        breaker.state(),
-        BreakerState::HalfOpen,
-        "the probe was returned"
-    );
+    let state = breaker.state();
+    assert_eq!(state, BreakerState::HalfOpen, "the probe was returned");
     // A notification that has expired meanwhile is not sent.
     drop(providers.acquire(&request).await.expect("the probe"));
     let probe = providers.acquire(&request).await;
     let probe = probe.expect("an unused probe is returned");
-    assert!(
-        providers.acquire(&request).await.is_err(),
-        "there is one probe"
-    );
+    assert!(providers.acquire(&request).await.is_err(), "one probe");
     drop(probe);
 }
 
@@ -300,20 +218,18 @@ async fn other_provider_takes_over_from_a_paused_one() {
     assert_eq!(providers.apply_pauses(&both[..1]), [Channel::Email]);
     assert_eq!(providers.apply_pauses(&both[..1]), []);
     for order in 0..40 {
-        let sent = send(&providers, Channel::Email, 1, order).await;
+        let sent = send(&providers, order).await;
         assert_eq!(sent.as_deref(), Ok("b"));
     }
     assert!(scripts[0].calls().is_empty());
     assert!(!providers.is_paused(Channel::Email));
     providers.apply_pauses(&both);
-    let waits = send(&providers, Channel::Email, 1, 1).await;
+    let waits = send(&providers, 1).await;
     assert_eq!(waits.expect_err("paused"), "left alone for 1 s");
     assert!(providers.is_paused(Channel::Email));
     // A channel without providers is not paused.
     assert!(!providers.is_paused(Channel::Sms));
     assert_eq!(providers.apply_pauses(&[]), [Channel::Email; 2]);
-    assert_eq!(
-        providers.breaker_state(Channel::Email),
-        BreakerState::Closed
-    );
+    let state = providers.breaker_state(Channel::Email);
+    assert_eq!(state, BreakerState::Closed);
 }

@@ -9,9 +9,18 @@ use http::header::{DATE, RETRY_AFTER};
 
 use postern_core::dependency::root_cause;
 
-use super::{ErrorCodeTable, ProviderRefusal};
+use super::{ErrorCodeTable, ProviderRefusal, SendResult};
 use crate::address::is_public;
 use postern_core::trace;
+
+/// A client of the HTTP API of a provider.
+#[derive(Debug)]
+pub(super) struct ApiClient {
+    pub(super) http: reqwest::Client,
+    pub(super) codes: ErrorCodeTable,
+    /// The provider in the table of error codes.
+    provider: &'static str,
+}
 
 /// The response of a provider.
 pub(super) struct ApiResponse {
@@ -27,17 +36,12 @@ const MAX_RESPONSE_BYTES: usize = 64 << 10;
 /// Maximum delay that a provider can ask for.
 const MAX_RETRY_AFTER: Duration = Duration::from_secs(86_400);
 
-/// Creates a client that does not follow redirects: the URL of a provider is configuration.
-pub(super) fn client() -> Result<reqwest::Client, String> {
-    build_client(builder())
-}
-
 /// Checks that a TLS client can be created, which requires the CA certificates of the system.
 ///
 /// # Errors
 /// The reason.
 pub(crate) fn check_tls() -> Result<(), String> {
-    client().map(drop)
+    build_client(builder()).map(drop)
 }
 
 fn build_client(builder: reqwest::ClientBuilder) -> Result<reqwest::Client, String> {
@@ -50,12 +54,6 @@ fn build_client(builder: reqwest::ClientBuilder) -> Result<reqwest::Client, Stri
     })
 }
 
-/// Creates a client for addresses that recipients supply: names that resolve to private addresses
-/// are not called.
-pub(super) fn guarded_client() -> Result<reqwest::Client, String> {
-    build_client(builder().dns_resolver(Arc::new(PublicAddressResolver)))
-}
-
 fn builder() -> reqwest::ClientBuilder {
     reqwest::Client::builder()
         .redirect(reqwest::redirect::Policy::none())
@@ -63,6 +61,21 @@ fn builder() -> reqwest::ClientBuilder {
         .timeout(CALL_TIMEOUT)
         .connect_timeout(CONNECT_TIMEOUT)
         .user_agent(concat!("postern-notify/", env!("CARGO_PKG_VERSION")))
+}
+
+/// Returns the body of a response, unless it is lost or larger than `max_bytes`.
+pub(crate) async fn body_within(
+    mut response: reqwest::Response,
+    max_bytes: usize,
+) -> Option<Vec<u8>> {
+    let mut body = Vec::new();
+    while let Some(chunk) = response.chunk().await.ok()? {
+        body.extend_from_slice(&chunk);
+        if body.len() > max_bytes {
+            return None;
+        }
+    }
+    Some(body)
 }
 
 /// A resolver that returns public addresses only.
@@ -83,61 +96,108 @@ impl reqwest::dns::Resolve for PublicAddressResolver {
     }
 }
 
-/// Makes a call.
-///
-/// # Errors
-/// No response, classified by the table of error codes: before a connection nothing was sent; after
-/// it the provider may have accepted the message.
-pub(super) async fn call(
-    codes: &ErrorCodeTable,
-    provider: &'static str,
-    request: reqwest::RequestBuilder,
-) -> Result<ApiResponse, ProviderRefusal> {
-    let silent = |error: reqwest::Error| {
-        let code = if error.is_connect() {
-            "connect"
-        } else if error.is_timeout() {
-            "timeout"
-        } else {
-            "broken"
-        };
-        let cause = root_cause(&error.without_url());
-        codes
-            .classify(provider, code)
-            .with_detail(format!("{code}: {cause}"))
-    };
-    let mut response = trace::send(request).await.map_err(silent)?;
-    let (status, headers) = (response.status().as_u16(), response.headers().clone());
-    let mut body = Vec::new();
-    while let Some(chunk) = response.chunk().await.map_err(silent)? {
-        body.extend_from_slice(&chunk);
-        if body.len() > MAX_RESPONSE_BYTES {
-            break;
-        }
+// === impl ApiClient ===
+
+impl ApiClient {
+    /// Creates a client that does not follow redirects: the URL of a provider is configuration.
+    pub(super) fn new(provider: &'static str, codes: ErrorCodeTable) -> Result<Self, String> {
+        Self::of(builder(), provider, codes)
     }
-    Ok(ApiResponse {
-        status,
-        headers,
-        body,
-    })
+
+    /// Creates a client for addresses that recipients supply: names that resolve to private
+    /// addresses are not called.
+    pub(super) fn guarded(provider: &'static str, codes: ErrorCodeTable) -> Result<Self, String> {
+        let builder = builder().dns_resolver(Arc::new(PublicAddressResolver));
+        Self::of(builder, provider, codes)
+    }
+
+    fn of(
+        builder: reqwest::ClientBuilder,
+        provider: &'static str,
+        codes: ErrorCodeTable,
+    ) -> Result<Self, String> {
+        Ok(Self {
+            http: build_client(builder)?,
+            provider,
+            codes,
+        })
+    }
+
+    /// Makes a call.
+    ///
+    /// # Errors
+    /// No response, classified by the table of error codes: before a connection nothing was sent;
+    /// after it the provider may have accepted the message.
+    pub(super) async fn call(
+        &self,
+        request: reqwest::RequestBuilder,
+    ) -> Result<ApiResponse, ProviderRefusal> {
+        let silent = |error: reqwest::Error| {
+            let code = if error.is_connect() {
+                "connect"
+            } else if error.is_timeout() {
+                "timeout"
+            } else {
+                "broken"
+            };
+            let cause = root_cause(&error.without_url());
+            self.classify(code).with_detail(format!("{code}: {cause}"))
+        };
+        let mut response = trace::send(request).await.map_err(silent)?;
+        let (status, headers) = (response.status().as_u16(), response.headers().clone());
+        let mut body = Vec::new();
+        while let Some(chunk) = response.chunk().await.map_err(silent)? {
+            body.extend_from_slice(&chunk);
+            if body.len() > MAX_RESPONSE_BYTES {
+                break;
+            }
+        }
+        Ok(ApiResponse {
+            status,
+            headers,
+            body,
+        })
+    }
+
+    /// Sends a message to an API whose status says everything.
+    pub(super) async fn send(&self, request: reqwest::RequestBuilder) -> SendResult {
+        let answer = self.call(request).await?;
+        if answer.is_success() {
+            return Ok(Some(format!("http {}", answer.status)));
+        }
+        Err(answer.refusal(&self.codes, self.provider, &[]))
+    }
+
+    /// Makes a call without a message, whose good answers have a status for which `is_good`.
+    pub(super) async fn probe(
+        &self,
+        request: reqwest::RequestBuilder,
+        is_good: fn(u16) -> bool,
+    ) -> Result<(), ProviderRefusal> {
+        let answer = self.call(request).await?;
+        if is_good(answer.status) {
+            return Ok(());
+        }
+        let refusal = answer.refusal(&self.codes, self.provider, &[]);
+        Err(refusal.with_detail(format!("status {}", answer.status)))
+    }
+
+    /// Classifies a code of the provider.
+    pub(super) fn classify(&self, code: &str) -> ProviderRefusal {
+        self.codes.classify(self.provider, code)
+    }
 }
+
+// === impl ApiResponse ===
 
 impl ApiResponse {
     pub(super) fn is_success(&self) -> bool {
         (200..300).contains(&self.status)
     }
 
-    /// Returns whether the answer to a call without a message is a good one.
-    pub(super) fn probed(
-        &self,
-        codes: &ErrorCodeTable,
-        provider: &'static str,
-        is_good: fn(u16) -> bool,
-    ) -> Result<(), ProviderRefusal> {
-        let refusal = || self.refusal(codes, provider, &[]);
-        is_good(self.status)
-            .then_some(())
-            .ok_or_else(|| refusal().with_detail(format!("status {}", self.status)))
+    /// Returns a text of the JSON body.
+    pub(super) fn text(&self, name: &str) -> Option<String> {
+        self.json().get(name)?.as_str().map(str::to_owned)
     }
 
     pub(super) fn json(&self) -> serde_json::Value {
@@ -191,29 +251,17 @@ mod tests {
             headers.extend(date.map(|date| (DATE, http::HeaderValue::from_static(date))));
             retry_after(&headers).map(|wait| wait.as_secs())
         };
-        assert_eq!(
-            (after("120", None), after("99999999", None)),
-            (Some(120), Some(86_400))
-        );
-        assert_eq!(
-            after("Fri, 20 Nov 2026 07:32:10 GMT", Some(date)),
-            Some(130)
-        );
-        assert_eq!(
-            after("Thu, 20 Nov 2036 07:32:10 GMT", Some(date)),
-            Some(86_400)
-        );
-        assert_eq!(
-            after("Fri, 20 Nov 2026 07:29:00 GMT", Some(date)),
-            None,
-            "a date in the past"
-        );
-        assert_eq!(
-            (
-                after("soon", Some(date)),
-                after("Fri, 20 Nov 2026 07:32:10 GMT", None)
-            ),
-            (None, None)
-        );
+        for (value, date, expected) in [
+            ("120", None, Some(120)),
+            ("99999999", None, Some(86_400)),
+            ("Fri, 20 Nov 2026 07:32:10 GMT", Some(date), Some(130)),
+            ("Thu, 20 Nov 2036 07:32:10 GMT", Some(date), Some(86_400)),
+            // In the past.
+            ("Fri, 20 Nov 2026 07:29:00 GMT", Some(date), None),
+            ("soon", Some(date), None),
+            ("Fri, 20 Nov 2026 07:32:10 GMT", None, None),
+        ] {
+            assert_eq!(after(value, date), expected, "{value}");
+        }
     }
 }

@@ -30,8 +30,6 @@ struct CodeRule {
     scope: FaultScope,
 }
 
-/// The code of an internal error during an attempt.
-pub(crate) const INTERNAL_ERROR: &str = "internal_error";
 /// The code of a response that no rule matches.
 const NOT_UNDERSTOOD: &str = "provider_answer_not_understood";
 

@@ -9,9 +9,12 @@ use postern_core::{Clock, Secret};
 use serde_json::{Value, json};
 use url::Url;
 
-use super::call::{ApiResponse, call, client};
-use super::{ErrorCodeTable, FaultScope, OutgoingMessage, ProviderAck, ProviderRefusal};
+use super::call::{ApiClient, ApiResponse};
+use super::{
+    ErrorCodeTable, FaultScope, OutgoingMessage, ProviderRefusal, SendResult, UNSUPPORTED,
+};
 use crate::address::Address;
+use crate::delivery::retry::FailureClass;
 use crate::templates::MessageContent;
 
 /// A service account, from its JSON file.
@@ -33,11 +36,10 @@ pub(crate) struct FcmAccount {
 pub(crate) struct FcmProvider {
     account: FcmAccount,
     key: EncodingKey,
-    http: reqwest::Client,
+    api: ApiClient,
     /// The access token in use.
     token: Mutex<Option<AccessToken>>,
     clock: Clock,
-    codes: ErrorCodeTable,
 }
 
 /// An access token and the time of its use.
@@ -70,10 +72,9 @@ impl FcmProvider {
         Ok(Self {
             account,
             key,
-            http: client()?,
+            api: ApiClient::new("fcm", codes)?,
             token: Mutex::default(),
             clock,
-            codes,
         })
     }
 
@@ -82,14 +83,11 @@ impl FcmProvider {
         self.request_token().await.map(drop)
     }
 
-    pub(super) async fn send(
-        &self,
-        message: &OutgoingMessage<'_>,
-    ) -> Result<ProviderAck, ProviderRefusal> {
+    pub(super) async fn send(&self, message: &OutgoingMessage<'_>) -> SendResult {
         let (Address::DeviceToken(device), MessageContent::Push { title, body }) =
             (message.to, message.content)
         else {
-            return Err(ProviderRefusal::unsupported_message());
+            return Err(ProviderRefusal::not_sent(UNSUPPORTED));
         };
         let token = self.token().await?;
         let mut url = self.account.base.clone();
@@ -98,22 +96,21 @@ impl FcmProvider {
             self.account.project
         ));
         let body = self.body(message, device.as_str(), title, body);
-        let request = self.http.post(url).bearer_auth(token.expose()).json(&body);
-        let answer = call(&self.codes, "fcm", request).await?;
+        let request = self
+            .api
+            .http
+            .post(url)
+            .bearer_auth(token.expose())
+            .json(&body);
+        let answer = self.api.call(request).await?;
         if answer.is_success() {
-            return Ok(ProviderAck {
-                detail: answer
-                    .json()
-                    .get("name")
-                    .and_then(Value::as_str)
-                    .map(str::to_owned),
-            });
+            return Ok(answer.text("name"));
         }
         if answer.status == 401 {
             // The token was revoked; the next attempt requests a new one.
             *self.token.lock() = None;
         }
-        Err(refusal(&answer, &self.codes))
+        Err(refusal(&answer, &self.api.codes))
     }
 
     fn body(&self, message: &OutgoingMessage<'_>, device: &str, title: &str, body: &str) -> Value {
@@ -157,21 +154,22 @@ impl FcmProvider {
             "iss": self.account.email, "scope": SCOPE, "aud": self.account.token_uri.as_str(), "iat": now, "exp": now + 3600
         });
         let assertion = jsonwebtoken::encode(&Header::new(Algorithm::RS256), &claims, &self.key)
-            .map_err(|_| self.codes.classify("fcm", "UNAUTHENTICATED"))?;
+            .map_err(|_| self.api.classify("UNAUTHENTICATED"))?;
         let form = [
             ("grant_type", "urn:ietf:params:oauth:grant-type:jwt-bearer"),
             ("assertion", &assertion),
         ];
-        let request = self.http.post(self.account.token_uri.clone()).form(&form);
-        let answer =
-            call(&self.codes, "fcm", request)
-                .await
-                .map_err(|refusal| ProviderRefusal {
-                    // No message has been sent yet.
-                    class: crate::delivery::retry::FailureClass::Transient,
-                    scope: FaultScope::Provider,
-                    ..refusal
-                })?;
+        let token_uri = self.account.token_uri.clone();
+        let answer = self
+            .api
+            .call(self.api.http.post(token_uri).form(&form))
+            .await;
+        let answer = answer.map_err(|refusal| ProviderRefusal {
+            // No message has been sent yet.
+            class: FailureClass::Transient,
+            scope: FaultScope::Provider,
+            ..refusal
+        })?;
         let (secret, life) = token_of(&answer).ok_or_else(|| {
             let is_refused = (400..=404).contains(&answer.status);
             let code = if is_refused {
@@ -179,8 +177,7 @@ impl FcmProvider {
             } else {
                 "UNAVAILABLE"
             };
-            let refusal = self.codes.classify("fcm", code);
-            refusal.with_detail("no access token")
+            self.api.classify(code).with_detail("no access token")
         })?;
         Ok(AccessToken {
             period: Period::new(Timestamp::from_unix_seconds(now), life),

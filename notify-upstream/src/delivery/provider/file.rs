@@ -2,9 +2,8 @@ use std::path::PathBuf;
 
 use serde_json::json;
 
-use super::{FaultScope, OutgoingMessage, ProviderAck, ProviderRefusal};
+use super::{FaultScope, OutgoingMessage, ProviderRefusal, SendResult};
 use crate::delivery::retry::FailureClass;
-use crate::templates::MessageContent;
 
 /// A provider that writes each notification to a JSON file. A repetition replaces the file.
 #[derive(Debug)]
@@ -20,46 +19,31 @@ impl FileProvider {
         Self { folder }
     }
 
-    fn path(&self, message: &OutgoingMessage<'_>) -> PathBuf {
-        self.folder.join(format!("{}.json", message.id))
-    }
-
-    pub(super) async fn send(
-        &self,
-        message: &OutgoingMessage<'_>,
-    ) -> Result<ProviderAck, ProviderRefusal> {
-        let path = self.path(message);
-        let text = document(message).to_string();
-        let folder = self.folder.clone();
+    pub(super) async fn send(&self, message: &OutgoingMessage<'_>) -> SendResult {
+        let path = self.folder.join(format!("{}.json", message.id));
+        let draft = path.with_extension("part");
         let written = async {
-            tokio::fs::create_dir_all(&folder).await?;
-            let draft = path.with_extension("part");
-            tokio::fs::write(&draft, text).await?;
+            tokio::fs::create_dir_all(&self.folder).await?;
+            tokio::fs::write(&draft, document(message).to_string()).await?;
             tokio::fs::rename(&draft, &path).await
         };
         match written.await {
-            Ok(()) => Ok(ProviderAck {
-                detail: Some("written".to_owned()),
-            }),
+            Ok(()) => Ok(Some("written".to_owned())),
             Err(error) => Err(ProviderRefusal {
                 class: FailureClass::Configuration,
-                code: "file_not_written".to_owned(),
                 scope: FaultScope::Provider,
-                ..ProviderRefusal::unsupported_message().with_detail(error.kind().to_string())
+                ..ProviderRefusal::not_sent("file_not_written")
+                    .with_detail(error.kind().to_string())
             }),
         }
     }
 }
 
 fn document(message: &OutgoingMessage<'_>) -> serde_json::Value {
-    let content = match message.content {
-        MessageContent::Email {
-            subject,
-            text,
-            html,
-        } => json!({ "subject": subject, "text": text, "html": html }),
-        MessageContent::Sms { text } => json!({ "text": text }),
-        MessageContent::Push { title, body } => json!({ "title": title, "body": body }),
-    };
-    json!({ "notificationId": message.id.to_string(), "to": message.to, "content": content, "sentAt": message.sent_at })
+    json!({
+        "notificationId": message.id,
+        "to": message.to,
+        "content": message.content,
+        "sentAt": message.sent_at,
+    })
 }

@@ -4,8 +4,8 @@ use minijinja::{AutoEscape, Environment, UndefinedBehavior, context};
 use postern_core::Secret;
 use url::Url;
 
-use super::call::{call, client};
-use super::{ErrorCodeTable, OutgoingMessage, ProviderAck, ProviderRefusal};
+use super::call::ApiClient;
+use super::{ErrorCodeTable, OutgoingMessage, ProviderRefusal, SendResult, UNSUPPORTED};
 use crate::address::Address;
 use crate::templates::MessageContent;
 
@@ -25,9 +25,8 @@ pub(crate) struct HttpConfig {
 #[derive(Debug)]
 pub(crate) struct HttpProvider {
     config: HttpConfig,
-    http: reqwest::Client,
+    api: ApiClient,
     environment: Environment<'static>,
-    codes: ErrorCodeTable,
 }
 
 const TEMPLATE_NAME: &str = "body.json";
@@ -48,9 +47,8 @@ impl HttpProvider {
             .map_err(|error| format!("body: {error}"))?;
         let http = Self {
             config,
-            http: client()?,
+            api: ApiClient::new("http", codes)?,
             environment,
-            codes,
         };
         let trial = http.body(
             "id",
@@ -76,22 +74,13 @@ impl HttpProvider {
 
     /// Asks for the head of the resource that takes messages.
     pub(super) async fn probe(&self) -> Result<(), ProviderRefusal> {
-        let request = self.authorized(self.http.head(self.config.url.clone()));
-        let answer = call(&self.codes, "http", request).await?;
-        answer.probed(&self.codes, "http", |status| !matches!(status, 401 | 403))
+        let request = self.authorized(self.api.http.head(self.config.url.clone()));
+        let is_good = |status| !matches!(status, 401 | 403);
+        self.api.probe(request, is_good).await
     }
 
-    pub(super) async fn send(
-        &self,
-        message: &OutgoingMessage<'_>,
-    ) -> Result<ProviderAck, ProviderRefusal> {
-        let answer = call(&self.codes, "http", self.request(message)?).await?;
-        if answer.is_success() {
-            return Ok(ProviderAck {
-                detail: Some(format!("http {}", answer.status)),
-            });
-        }
-        Err(answer.refusal(&self.codes, "http", &[]))
+    pub(super) async fn send(&self, message: &OutgoingMessage<'_>) -> SendResult {
+        self.api.send(self.request(message)?).await
     }
 
     fn request(
@@ -101,12 +90,13 @@ impl HttpProvider {
         let (id, channel) = (message.id.to_string(), message.to.channel().as_str());
         let to = match message.to {
             Address::Email(_) | Address::Phone(_) | Address::DeviceToken(_) => message.to.key(),
-            Address::Subscription(_) => return Err(ProviderRefusal::unsupported_message()),
+            Address::Subscription(_) => return Err(ProviderRefusal::not_sent(UNSUPPORTED)),
         };
         let body = self
             .body(&id, channel, to, message.content)
-            .map_err(|error| ProviderRefusal::unsupported_message().with_detail(error))?;
+            .map_err(|error| ProviderRefusal::not_sent(UNSUPPORTED).with_detail(error))?;
         let request = self
+            .api
             .http
             .post(self.config.url.clone())
             .header(http::header::CONTENT_TYPE, "application/json")
@@ -149,30 +139,24 @@ mod tests {
 
     fn make(body: &str) -> Result<HttpProvider, String> {
         let url = "http://127.0.0.1:9/".parse().expect("URL");
-        HttpProvider::new(
-            HttpConfig {
-                url,
-                authorization: None,
-                body: body.to_owned(),
-            },
-            ErrorCodeTable::shipped(),
-        )
+        let config = HttpConfig {
+            url,
+            authorization: None,
+            body: body.to_owned(),
+        };
+        HttpProvider::new(config, ErrorCodeTable::shipped())
     }
 
     #[test]
     fn values_are_inserted_as_json_and_invalid_template_fails() {
         let http = make(r#"{"to": {{ to }}, "message": {{ text }}, "ref": {{ id }}}"#)
             .expect("the configuration is valid");
-        let content = MessageContent::Sms {
-            text: "\"}, \"to\": \"+1\" {{ 7*7 }}\n".to_owned(),
-        };
-        let body: serde_json::Value =
-            serde_json::from_str(&http.body("1", "sms", "+49", &content).expect("renders"))
-                .expect("JSON");
-        assert_eq!(
-            body,
-            serde_json::json!({"to": "+49", "message": "\"}, \"to\": \"+1\" {{ 7*7 }}\n", "ref": "1"})
-        );
+        let text = "\"}, \"to\": \"+1\" {{ 7*7 }}\n".to_owned();
+        let expected = serde_json::json!({"to": "+49", "message": text, "ref": "1"});
+        let content = MessageContent::Sms { text };
+        let body = http.body("1", "sms", "+49", &content).expect("renders");
+        let body: serde_json::Value = serde_json::from_str(&body).expect("JSON");
+        assert_eq!(body, expected);
         for bad in ["{{ nope }}", "{\"a\": {{ to }}", "{{ to", "\"{{ to }}\""] {
             assert!(make(bad).is_err(), "{bad}");
         }

@@ -21,7 +21,9 @@ use tokio_rustls::TlsConnector;
 pub(crate) use config::{SmtpConfig, SmtpTimeouts, TlsMode};
 use connection::{BROKEN, Connection, Fault, Reply};
 
-use super::{ErrorCodeTable, FaultScope, OutgoingMessage, ProviderAck, ProviderRefusal};
+use super::{
+    ErrorCodeTable, FaultScope, OutgoingMessage, ProviderRefusal, SendResult, UNSUPPORTED,
+};
 use crate::address::Address;
 use crate::delivery::retry::FailureClass;
 use crate::templates::MessageContent;
@@ -82,10 +84,7 @@ impl SmtpProvider {
         Ok(())
     }
 
-    pub(super) async fn send(
-        &self,
-        message: &OutgoingMessage<'_>,
-    ) -> Result<ProviderAck, ProviderRefusal> {
+    pub(super) async fn send(&self, message: &OutgoingMessage<'_>) -> SendResult {
         let (
             Address::Email(to),
             MessageContent::Email {
@@ -95,19 +94,11 @@ impl SmtpProvider {
             },
         ) = (message.to, message.content)
         else {
-            return Err(ProviderRefusal::unsupported_message());
+            return Err(ProviderRefusal::not_sent(UNSUPPORTED));
         };
-        let rendered = message::RenderedMail {
-            subject,
-            text,
-            html: html.as_deref(),
-        };
-        let mail = message::build(&self.config, message, to, &rendered).map_err(|error| {
-            ProviderRefusal {
-                code: "message_not_buildable".to_owned(),
-                ..ProviderRefusal::unsupported_message()
-            }
-            .with_detail(error)
+        let mail = message::build(&self.config, message, to, (subject, text, html.as_deref()));
+        let mail = mail.map_err(|error| {
+            ProviderRefusal::not_sent("message_not_buildable").with_detail(error)
         })?;
         let describe = |span: &mut ActiveSpan| {
             span.set(KeyValue::new("network.protocol.name", "smtp"));
@@ -126,7 +117,7 @@ impl SmtpProvider {
         message: &OutgoingMessage<'_>,
         to: &EmailAddress,
         mail: &lettre::Message,
-    ) -> Result<ProviderAck, ProviderRefusal> {
+    ) -> SendResult {
         let (bytes, id) = (
             mail.formatted(),
             message::envelope_id(&self.config, message),
@@ -142,8 +133,7 @@ impl SmtpProvider {
             match run_session(&mut connection, id.clone(), mail, &bytes, dot).await {
                 Ok(reply) => {
                     self.idle.push(connection, self.config.connections);
-                    let detail = Some(reply.to_string());
-                    return Ok(ProviderAck { detail });
+                    return Ok(Some(reply.to_string()));
                 }
                 // The end of a reused connection says nothing about the server: RFC 5321 section
                 // 3.8 lets it close one at any time, and many do so after some messages.
@@ -244,35 +234,22 @@ async fn run_session(
     dot: Duration,
 ) -> Result<Reply, (Stage, Fault)> {
     let envelope = mail.envelope();
-    let dsn = session.offers("DSN");
     let at = |stage| move |fault| (stage, fault);
-    let about_mail = if dsn {
-        dsn_envelope_parameters(envelope_id)
-    } else {
-        Vec::new()
-    };
+    let dsn = session.offers("DSN");
+    let about_mail = dsn.then(|| dsn_envelope_parameters(envelope_id));
+    let about_mail = about_mail.unwrap_or_default();
     let sender = Mail::new(envelope.from().cloned(), about_mail);
     session.command(sender).await.map_err(at(Stage::Sender))?;
     for to in envelope.to() {
-        let about_recipient = if dsn {
-            dsn_recipient_parameters(to)
-        } else {
-            Vec::new()
-        };
-        let recipient = Rcpt::new(to.clone(), about_recipient);
-        session
-            .command(recipient)
-            .await
-            .map_err(at(Stage::Recipient))?;
+        let about_recipient = dsn.then(|| dsn_recipient_parameters(to));
+        let recipient = Rcpt::new(to.clone(), about_recipient.unwrap_or_default());
+        let accepted = session.command(recipient).await;
+        accepted.map_err(at(Stage::Recipient))?;
     }
-    session
-        .command_for(354, "DATA\r\n")
-        .await
-        .map_err(at(Stage::Recipient))?;
-    session
-        .message(bytes, dot)
-        .await
-        .map_err(at(Stage::Message))
+    let data = session.command_for(354, "DATA\r\n").await;
+    data.map_err(at(Stage::Recipient))?;
+    let taken = session.message(bytes, dot).await;
+    taken.map_err(at(Stage::Message))
 }
 
 /// Reports name the envelope and contain the header of the message only (RFC 3461 sections 4.3 and

@@ -4,8 +4,8 @@ use postern_core::Secret;
 use serde_json::Value;
 use url::Url;
 
-use super::call::{ApiResponse, call, client};
-use super::{ErrorCodeTable, OutgoingMessage, ProviderAck, ProviderRefusal};
+use super::call::{ApiClient, ApiResponse};
+use super::{ErrorCodeTable, OutgoingMessage, ProviderRefusal, SendResult, UNSUPPORTED};
 use crate::address::{Address, PhoneNumber};
 use crate::templates::MessageContent;
 
@@ -37,8 +37,7 @@ pub(crate) enum TwilioSender {
 #[derive(Debug)]
 pub(crate) struct TwilioProvider {
     config: TwilioConfig,
-    http: reqwest::Client,
-    codes: ErrorCodeTable,
+    api: ApiClient,
 }
 
 impl TwilioProvider {
@@ -49,8 +48,7 @@ impl TwilioProvider {
     pub(crate) fn new(config: TwilioConfig, codes: ErrorCodeTable) -> Result<Self, String> {
         Ok(Self {
             config,
-            http: client()?,
-            codes,
+            api: ApiClient::new("twilio", codes)?,
         })
     }
 
@@ -58,29 +56,21 @@ impl TwilioProvider {
     pub(super) async fn probe(&self) -> Result<(), ProviderRefusal> {
         let (config, mut url) = (&self.config, self.config.base.clone());
         url.set_path(&format!("/2010-04-01/Accounts/{}.json", config.account));
-        let request = self.http.get(url);
+        let request = self.api.http.get(url);
         let request = request.basic_auth(&config.account, Some(config.auth_token.expose()));
-        let answer = call(&self.codes, "twilio", request).await?;
-        answer.probed(&self.codes, "twilio", |status| status < 300)
+        self.api.probe(request, |status| status < 300).await
     }
 
-    pub(super) async fn send(
-        &self,
-        message: &OutgoingMessage<'_>,
-    ) -> Result<ProviderAck, ProviderRefusal> {
+    pub(super) async fn send(&self, message: &OutgoingMessage<'_>) -> SendResult {
         let (Address::Phone(to), MessageContent::Sms { text }) = (message.to, message.content)
         else {
-            return Err(ProviderRefusal::unsupported_message());
+            return Err(ProviderRefusal::not_sent(UNSUPPORTED));
         };
-        let answer = call(&self.codes, "twilio", self.request(message, to, text)).await?;
+        let answer = self.api.call(self.request(message, to, text)).await?;
         if answer.is_success() {
-            let body = answer.json();
-            let sid = body.get("sid").and_then(Value::as_str).unwrap_or_default();
-            return Ok(ProviderAck {
-                detail: Some(sid.to_owned()),
-            });
+            return Ok(answer.text("sid"));
         }
-        Err(refusal(&answer, &self.codes, to))
+        Err(refusal(&answer, &self.api.codes, to))
     }
 
     fn request(
@@ -107,7 +97,8 @@ impl TwilioProvider {
                 .append_pair("id", &message.id.to_string());
             form.push(("StatusCallback", callback.into()));
         }
-        self.http
+        self.api
+            .http
             .post(url)
             .basic_auth(&config.account, Some(config.auth_token.expose()))
             .header("I-Twilio-Idempotency-Token", message.id.to_string())

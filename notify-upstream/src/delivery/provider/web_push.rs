@@ -13,8 +13,8 @@ use url::Url;
 
 pub(super) use seal::MAX_PAYLOAD_BYTES;
 
-use super::call::{call, guarded_client};
-use super::{ErrorCodeTable, OutgoingMessage, ProviderAck, ProviderRefusal};
+use super::call::ApiClient;
+use super::{ErrorCodeTable, OutgoingMessage, ProviderRefusal, SendResult, UNSUPPORTED};
 use crate::address::{Address, PushSubscription, is_public_https, key_bytes};
 use crate::templates::MessageContent;
 
@@ -30,9 +30,8 @@ pub(crate) struct VapidKey {
 #[derive(Debug)]
 pub(crate) struct WebPushProvider {
     key: VapidKey,
-    http: reqwest::Client,
+    api: ApiClient,
     clock: Clock,
-    codes: ErrorCodeTable,
 }
 
 /// Lifetime of a VAPID token in seconds: half a day; RFC 8292 section 2 allows a day.
@@ -88,34 +87,20 @@ impl WebPushProvider {
     pub(crate) fn new(key: VapidKey, clock: Clock, codes: ErrorCodeTable) -> Result<Self, String> {
         Ok(Self {
             key,
-            http: guarded_client()?,
+            api: ApiClient::guarded("webpush", codes)?,
             clock,
-            codes,
         })
     }
 
-    pub(super) async fn send(
-        &self,
-        message: &OutgoingMessage<'_>,
-    ) -> Result<ProviderAck, ProviderRefusal> {
+    pub(super) async fn send(&self, message: &OutgoingMessage<'_>) -> SendResult {
         let (Address::Subscription(subscription), MessageContent::Push { title, body }) =
             (message.to, message.content)
         else {
-            return Err(ProviderRefusal::unsupported_message());
+            return Err(ProviderRefusal::not_sent(UNSUPPORTED));
         };
-        let request = self
-            .request(message, subscription, title, body)
-            .ok_or_else(|| ProviderRefusal {
-                code: "subscription_not_usable".to_owned(),
-                ..ProviderRefusal::unsupported_message()
-            })?;
-        let answer = call(&self.codes, "webpush", request).await?;
-        if answer.is_success() {
-            return Ok(ProviderAck {
-                detail: Some(format!("http {}", answer.status)),
-            });
-        }
-        Err(answer.refusal(&self.codes, "webpush", &[]))
+        let request = self.request(message, subscription, title, body);
+        let unusable = || ProviderRefusal::not_sent("subscription_not_usable");
+        self.api.send(request.ok_or_else(unusable)?).await
     }
 
     fn request(
@@ -139,6 +124,7 @@ impl WebPushProvider {
             .map_or(MAX_TTL_S, |end| end.since(now).as_secs().min(MAX_TTL_S));
         let authorization = self.key.authorization(&endpoint, now.unix_seconds())?;
         let request = self
+            .api
             .http
             .post(endpoint)
             .header("Authorization", authorization)
@@ -178,7 +164,7 @@ impl std::fmt::Debug for VapidKey {
 mod tests {
     use super::*;
     use crate::address::SubscriptionKeys;
-    use crate::testing::outgoing;
+    use crate::testing::{judge, outgoing};
     use postern_core::clock::Timestamp;
 
     /// The browser of RFC 8291 section 5.
@@ -188,113 +174,76 @@ mod tests {
         "BTBZMqHH6r4Tts7J_aSIgg",
     ];
 
-    #[tokio::test]
-    async fn independent_implementation_decrypts_messages() {
-        let Some(_) =
-            crate::testing::judge::installed("independent_implementation_decrypts_messages")
-        else {
-            return;
-        };
-        let [private, public, auth] = BROWSER;
-        let key = Secret::from("yfWPiYE-n46HLnH0KqZOF1fJJU3MYrct3AELtAQ-oRw");
-        let key = VapidKey::new(&key, "mailto:ops@example.org".to_owned()).expect("a key");
-        let push =
-            WebPushProvider::new(key, Clock::manual(Timestamp(0)), ErrorCodeTable::shipped())
-                .expect("client");
-        let keys = SubscriptionKeys {
-            p256dh: public.to_owned(),
-            auth: auth.to_owned(),
-        };
-        let to = PushSubscription {
-            endpoint: "https://push.example.com/x".to_owned(),
-            keys,
-        };
+    const KEY: &str = "yfWPiYE-n46HLnH0KqZOF1fJJU3MYrct3AELtAQ-oRw";
+
+    fn subscription(endpoint: &str) -> PushSubscription {
+        let [_, p256dh, auth] = BROWSER.map(str::to_owned);
+        PushSubscription {
+            endpoint: endpoint.to_owned(),
+            keys: SubscriptionKeys { p256dh, auth },
+        }
+    }
+
+    /// Returns the urgent request of one minute with a text to an endpoint, if it may be called,
+    /// and the notification.
+    fn request(endpoint: &str) -> (Option<reqwest::Request>, String) {
+        let key = VapidKey::new(&Secret::from(KEY), "mailto:ops@example.org".to_owned());
+        let (key, clock) = (key.expect("a key"), Clock::manual(Timestamp(0)));
+        let push = WebPushProvider::new(key, clock, ErrorCodeTable::shipped()).expect("client");
+        let (to, text) = (subscription(endpoint), String::new());
         let (address, content) = (
             Address::Subscription(to.clone()),
-            MessageContent::Sms {
-                text: String::new(),
-            },
+            MessageContent::Sms { text },
         );
-        let message = outgoing(&address, &content);
-        let request = push
-            .request(&message, &to, "Grüße \u{1f44b}", "an Ada")
-            .expect("the configuration is valid")
-            .build()
-            .expect("request");
-        let body = request
-            .body()
-            .and_then(reqwest::Body::as_bytes)
-            .expect("a body");
+        let message = OutgoingMessage {
+            expires_at: Some(Timestamp(60_000)),
+            urgent: true,
+            ..outgoing(&address, &content)
+        };
+        let request = push.request(&message, &to, "Grüße \u{1f44b}", "an Ada");
+        let request = request.map(|request| request.build().expect("request"));
+        (request, message.id.to_string())
+    }
+
+    #[tokio::test]
+    async fn independent_implementation_decrypts_messages() {
+        if judge::installed("independent_implementation_decrypts_messages").is_none() {
+            return;
+        }
+        let [private, public, auth] = BROWSER;
+        let (request, id) = request("https://push.example.com/x");
+        let request = request.expect("a public address");
+        let body = request.body().and_then(reqwest::Body::as_bytes);
         let about = json!({
-            "body": URL_SAFE_NO_PAD.encode(body), "privateKey": private, "publicKey": public, "auth": auth,
+            "body": URL_SAFE_NO_PAD.encode(body.expect("a body")),
+            "privateKey": private, "publicKey": public, "auth": auth,
             "authorization": request.headers()["authorization"].to_str().expect("valid UTF-8"),
         });
-        let opened = crate::testing::judge::ask(&[("web-push-open", about)])
-            .await
-            .remove(0);
-        let text: serde_json::Value =
-            serde_json::from_str(opened["text"].as_str().expect("valid UTF-8")).expect("JSON");
-        assert_eq!(
-            text,
-            json!({"title": "Grüße \u{1f44b}", "body": "an Ada", "notificationId": message.id.to_string()})
-        );
+        let opened = judge::ask(&[("web-push-open", about)]).await.remove(0);
+        let text = opened["text"].as_str().expect("valid UTF-8");
+        let text: serde_json::Value = serde_json::from_str(text).expect("JSON");
+        let expected = json!({"title": "Grüße \u{1f44b}", "body": "an Ada", "notificationId": id});
+        assert_eq!(text, expected);
         let claims = json!({"aud": "https://push.example.com", "exp": 12 * 3600, "sub": "mailto:ops@example.org"});
         assert_eq!(opened["claims"], claims);
     }
 
     #[test]
     fn request_carries_vapid_and_private_addresses_are_not_called() {
-        let private = Secret::from("yfWPiYE-n46HLnH0KqZOF1fJJU3MYrct3AELtAQ-oRw");
-        let key = VapidKey::new(&private, "mailto:ops@example.org".to_owned()).expect("a key");
-        let push =
-            WebPushProvider::new(key, Clock::manual(Timestamp(0)), ErrorCodeTable::shipped())
-                .expect("client");
-        let subscription = |endpoint: &str| PushSubscription {
-            endpoint: endpoint.to_owned(),
-            keys: SubscriptionKeys {
-                p256dh: BROWSER[1].to_owned(),
-                auth: BROWSER[2].to_owned(),
-            },
-        };
-        let (to, content) = (
-            subscription("https://push.example.com/x"),
-            MessageContent::Sms {
-                text: String::new(),
-            },
-        );
-        let address = Address::Subscription(to.clone());
-        let message = OutgoingMessage {
-            expires_at: Some(Timestamp(60_000)),
-            urgent: true,
-            ..outgoing(&address, &content)
-        };
-        let request = push
-            .request(&message, &to, "t", "b")
-            .expect("the configuration is valid")
-            .build()
-            .expect("request");
-        let header = |name: &str| {
-            request.headers()[name]
-                .to_str()
-                .expect("valid UTF-8")
-                .to_owned()
-        };
-        assert_eq!(
-            (header("ttl"), header("urgency"), header("topic").len()),
-            ("60".to_owned(), "high".to_owned(), 32)
-        );
+        let (request, _) = request("https://push.example.com/x");
+        let request = request.expect("a public address");
+        let header = |name: &str| request.headers()[name].to_str().expect("valid UTF-8");
+        let found = (header("ttl"), header("urgency"), header("topic").len());
+        assert_eq!(found, ("60", "high", 32));
         let authorization = header("authorization");
+        let has_key = authorization.contains(", k=BP4z9KsN6nGRTbVY");
         assert!(
-            authorization.starts_with("vapid t=ey")
-                && authorization.contains(", k=BP4z9KsN6nGRTbVY"),
+            has_key && authorization.starts_with("vapid t=ey"),
             "{authorization}"
         );
-        assert!(
-            push.request(&message, &subscription("https://127.0.0.1/x"), "t", "b")
-                .is_none()
-        );
+        assert!(self::request("https://127.0.0.1/x").0.is_none());
         assert!(VapidKey::new(&Secret::from("AAAA"), String::new()).is_err());
-        let standard = Secret::from("yfWPiYE+n46HLnH0KqZOF1fJJU3MYrct3AELtAQ+oRw=");
-        assert!(VapidKey::new(&standard, String::new()).is_ok());
+        let standard = KEY.replace('-', "+") + "=";
+        assert!(VapidKey::new(&Secret::new(standard), String::new()).is_ok());
     }
 }

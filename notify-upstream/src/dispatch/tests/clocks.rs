@@ -41,7 +41,7 @@ async fn retries_and_expiry_wait_while_the_clock_of_the_database_is_ahead() {
         let mut rig = TestReplica::new(&store, &Clock::system().shared(), 8).await;
         let mut expiring = draft(Priority::Normal);
         expiring.request.expires_at = Some(rig.clock.now().plus(Duration::from_secs(7200)));
-        let expiring = rig.submit(expiring, None).await.expect("accepted").id;
+        let expiring = ok(rig.submit(expiring, None)).await.id;
         let ids = [rig.accept(Priority::Normal).await, expiring];
         rig.script.refuse(&["450"; 2]);
         set_ahead(&rig, 73).await;

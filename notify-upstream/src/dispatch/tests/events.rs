@@ -16,7 +16,7 @@ const SECRETS: [&str; 4] = ["ada@", "example.com", "Hello", "Bearer"];
 /// Returns the exported metrics as text.
 fn metrics(rig: &TestReplica) -> String {
     let mut text = Vec::new();
-    let families = rig.metrics.registry().gather();
+    let families = rig.metrics.registry.gather();
     TextEncoder::new()
         .encode(&families, &mut text)
         .expect("metrics");
@@ -57,17 +57,12 @@ async fn outage_is_logged_from_failure_to_recovery() {
     let (store, _database) = stores().await.remove(0);
     let clock = clock();
     let mut rig = TestReplica::new(&store, &clock, 16).await;
-    rig.script.refuse(&["451"; 10]);
-    for _ in 0..10 {
-        rig.accept(Priority::High).await;
-    }
-    rig.step().await;
+    rig.open_breaker(Priority::High).await;
     assert_eq!(log.with(&["provider failing", "451"]), 1, "{}", log.text());
     assert_eq!(log.with(&["INFO", "circuit breaker opened"]), 1);
     let state = r#"postern_notify_circuit_breaker_state{channel="email",provider="script"}"#;
     assert_metric(&rig, &format!("{state} 2"));
-    clock.advance(Duration::from_secs(2));
-    rig.workers.step().await.expect("lease renewal succeeds");
+    rig.advance(2).await;
     rig.accept(Priority::High).await;
     for _ in 0..3 {
         rig.step().await;
@@ -80,7 +75,7 @@ async fn outage_is_logged_from_failure_to_recovery() {
         assert_eq!(log.with(event), 1, "{event:?} in {}", log.text());
     }
     assert_metric(&rig, &format!("{state} 0"));
-    assert!(rig.metrics.health().degraded().is_empty());
+    assert!(rig.metrics.health.degraded().is_empty());
     assert_nothing_secret(&log);
 }
 
@@ -96,11 +91,11 @@ async fn dead_letter_is_logged_and_counted() {
     let fields = ["provider=\"script\"", "template=\"welcome\"", "550 5.1.1"];
     let words = [&event[..], &fields].concat();
     assert_eq!(log.with(&words), 1, "{}", log.text());
-    let line = r#"postern_notify_dead_letters_total{channel="email",provider="script"} 1"#;
+    let line = r#"postern_notify_attempts_total{channel="email",code="mailbox_unknown",outcome="failed",provider="script"} 1"#;
     assert_metric(&rig, line);
     assert_eq!(log.with(&["INFO", "address suppressed"]), 1);
     // A refused recipient says nothing about the provider.
-    assert!(rig.metrics.health().degraded().is_empty());
+    assert!(rig.metrics.health.degraded().is_empty());
     assert_nothing_secret(&log);
 }
 
@@ -126,7 +121,7 @@ async fn refusing_http_api_is_logged_with_its_status() {
         rig.step().await;
         let cause = format!("http {}", status.as_u16());
         assert_eq!(log.with(&[event, &cause]), 1, "{}", log.text());
-        let degraded = rig.metrics.health().degraded();
+        let degraded = rig.metrics.health.degraded();
         assert_eq!(degraded.contains_key("script"), is_degraded, "{degraded:?}");
         assert_nothing_secret(&log);
         assert!(!log.text().contains("s3cr3t"));
@@ -139,18 +134,13 @@ async fn throttling_of_low_is_logged_in_both_directions() {
     let (store, _database) = stores().await.remove(0);
     let clock = clock();
     let mut rig = TestReplica::new(&store, &clock, 40).await;
-    rig.script.refuse(&["451"; 10]);
-    for _ in 0..10 {
-        rig.accept(Priority::Low).await;
-    }
-    rig.step().await;
+    rig.open_breaker(Priority::Low).await;
     let waiting = rig.accept(Priority::Low).await;
     for _ in 0..20 {
-        clock.advance(Duration::from_secs(1));
-        rig.workers.step().await.expect("lease renewal succeeds");
+        rig.advance(1).await;
         rig.step().await;
     }
-    assert_eq!(rig.view(waiting).await["status"], "SENT");
+    assert_eq!(rig.status(waiting).await, "SENT");
     for event in [
         &[
             "INFO",

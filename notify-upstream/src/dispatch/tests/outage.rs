@@ -9,53 +9,39 @@ use crate::notification::order_at;
 use crate::store::DeadFilter;
 use crate::testing::{execute, templates_of};
 
-/// Advances the clock and renews the lease at the end.
-async fn advance_time(rig: &TestReplica, seconds: u64) {
-    rig.clock.advance(Duration::from_secs(seconds));
-    rig.workers.step().await.expect("lease renewal succeeds");
+/// Submits a message to an address.
+async fn submit_to(rig: &mut TestReplica, address: &str, priority: Priority) -> NotificationId {
+    let mut draft = draft(priority);
+    let address = EmailAddress::parse(address).expect("address");
+    draft.request.recipient = Address::Email(address).into();
+    ok(rig.submit(draft, None)).await.id
 }
 
 #[tokio::test]
 async fn refused_recipients_of_one_caller_do_not_affect_others() {
     for (store, _database) in stores().await {
         let mut rig = TestReplica::new(&store, &clock(), 64).await;
-        rig.script.refuse_recipients(".evil.example");
-        let evil = |n: usize, priority| {
-            let mut draft = draft(priority);
-            let address = EmailAddress::parse(&format!("a{n}@x{n}.evil.example")).expect("address");
-            draft.request.recipient = Address::Email(address).into();
-            draft
-        };
+        rig.script.refuse_recipients("evil.example");
         for n in 0..40 {
-            rig.submit(evil(n, Priority::Critical), None)
-                .await
-                .expect("no error");
+            let address = format!("a{n}@x{n}.evil.example");
+            submit_to(&mut rig, &address, Priority::Critical).await;
         }
         rig.step().await;
         let id = rig.accept(Priority::Normal).await;
         rig.step().await;
-        assert_eq!(rig.view(id).await["status"], "SENT");
+        assert_eq!(rig.status(id).await, "SENT");
         // A probe that is refused because of its recipient shows that the provider answers.
-        rig.script.refuse(&["451"; 10]);
-        for _ in 0..10 {
-            rig.accept(Priority::High).await;
-        }
-        rig.step().await;
-        rig.submit(evil(0, Priority::Critical), None)
-            .await
-            .expect("no error");
+        rig.open_breaker(Priority::High).await;
+        submit_to(&mut rig, "a@evil.example", Priority::Critical).await;
         let id = rig.accept(Priority::Normal).await;
         rig.step().await;
-        assert_eq!(
-            rig.view(id).await["status"],
-            "QUEUED",
-            "the circuit breaker is open"
-        );
-        advance_time(&rig, 2).await;
+        let is_open = "the circuit breaker is open";
+        assert_eq!(rig.status(id).await, "QUEUED", "{is_open}");
+        rig.advance(2).await;
         for _ in 0..3 {
             rig.step().await;
         }
-        assert_eq!(rig.view(id).await["status"], "SENT");
+        assert_eq!(rig.status(id).await, "SENT");
     }
 }
 
@@ -68,28 +54,15 @@ async fn retries_end_with_the_retry_window() {
         let mut later = draft(Priority::Critical);
         later.request.send_at = Some(after(7 * 3600));
         rig.step().await;
-        advance_time(&rig, 7 * 1800).await;
-        rig.mover.step().await.expect("no error");
-        rig.step().await;
-        assert_eq!(
-            rig.view(id).await["waitReason"],
-            "RETRY",
-            "within the retry window"
-        );
-        let later = rig.submit(later, None).await.expect("no error").id;
-        advance_time(&rig, 7 * 1800).await;
-        rig.mover.step().await.expect("no error");
-        rig.step().await;
-        assert_eq!(
-            rig.view(id).await["status"],
-            "FAILED",
-            "beyond the retry window"
-        );
-        assert_eq!(
-            rig.view(later).await["waitReason"],
-            "RETRY",
-            "the window starts at the scheduled time"
-        );
+        rig.pass(7 * 1800).await;
+        let view = rig.view(id).await;
+        assert_eq!(view["waitReason"], "RETRY", "within the retry window");
+        let later = ok(rig.submit(later, None)).await.id;
+        rig.pass(7 * 1800).await;
+        assert_eq!(rig.status(id).await, "FAILED", "beyond the retry window");
+        let scheduled = "the window starts at the scheduled time";
+        let view = rig.view(later).await;
+        assert_eq!(view["waitReason"], "RETRY", "{scheduled}");
     }
 }
 
@@ -98,64 +71,33 @@ async fn missing_or_failing_template_is_retried() {
     for (store, _database) in stores().await {
         let mut rig = TestReplica::new(&store, &clock(), 8).await;
         let sound = rig.templates.load_full();
-        let other = templates_of(
-            "other",
-            &[
-                ("template.toml", "version = 1"),
-                ("email.en.subject", "Hi"),
-                ("email.en.txt", "Hi"),
-            ],
-        );
+        let other = [("template.toml", "version = 1"), ("sms.en.txt", "Hi")];
         let fails = [
             ("template.toml", "version = 7"),
             ("email.en.subject", "Hello {{ nickname }}"),
             ("email.en.txt", "Hello {{ nickname }}"),
         ];
-        for (set, code) in [
-            (other, "template_gone"),
-            (templates_of("welcome", &fails), "template_failed"),
+        // The version is that of the failed attempt, otherwise of acceptance.
+        for (set, code, version) in [
+            (templates_of("other", &other), "template_gone", 1),
+            (templates_of("welcome", &fails), "template_failed", 7),
         ] {
             rig.templates.store(Arc::new(set));
             let id = rig.accept(Priority::Normal).await;
             rig.step().await;
             let view = rig.view(id).await;
-            let last = view["events"]
-                .as_array()
-                .and_then(|events| events.last())
-                .expect("an event");
-            assert_eq!(
-                (&last["type"], &last["code"]),
-                (&"RETRYING".into(), &code.into())
+            let last = view["events"].as_array().and_then(|events| events.last());
+            assert_members(
+                last.expect("an event"),
+                &json!({"type": "RETRYING", "code": code}),
             );
-            let version = if code == "template_failed" { 7 } else { 1 };
-            assert_eq!(
-                view["templateVersion"], version,
-                "version of the failed attempt, otherwise of acceptance"
-            );
+            assert_eq!(view["templateVersion"], version);
             rig.templates.store(Arc::clone(&sound));
-            advance_time(&rig, 61).await;
-            rig.mover.step().await.expect("no error");
-            rig.step().await;
-            let view = rig.view(id).await;
-            assert_members(&view, &json!({"status": "SENT", "templateVersion": 1}));
+            rig.pass(61).await;
+            let sent = json!({"status": "SENT", "templateVersion": 1});
+            rig.assert_view(id, sent).await;
         }
     }
-}
-
-async fn replay(rig: &TestReplica, id: NotificationId) {
-    let one = DeadFilter {
-        id: Some(id),
-        limit: 1,
-        ..DeadFilter::default()
-    };
-    let now = rig.clock.now();
-    assert_eq!(
-        rig.store
-            .replay(&one, order_at(now), now)
-            .await
-            .expect("no error"),
-        1
-    );
 }
 
 #[tokio::test]
@@ -166,30 +108,23 @@ async fn replay_restores_attempts_and_retry_window() {
             rig.script.refuse(&["451"; 3]);
             let id = rig.accept(Priority::Critical).await;
             rig.step().await;
-            advance_time(&rig, 7 * 3600).await;
-            rig.mover.step().await.expect("no error");
+            rig.pass(7 * 3600).await;
+            assert_eq!(rig.status(id).await, "FAILED", "the retry window has ended");
+            let made = format!("UPDATE notify_dead SET attempt = {made}");
+            execute(&test.database, &made).await;
+            let one = DeadFilter {
+                id: Some(id),
+                limit: 1,
+                ..DeadFilter::default()
+            };
+            let now = rig.clock.now();
+            assert_eq!(ok(store.replay(&one, order_at(now), now)).await, 1);
             rig.step().await;
-            assert_eq!(
-                rig.view(id).await["status"],
-                "FAILED",
-                "the retry window has ended"
-            );
-            execute(
-                &test.database,
-                &format!("UPDATE notify_dead SET attempt = {made}"),
-            )
-            .await;
-            replay(&rig, id).await;
-            rig.step().await;
-            let view = rig.view(id).await;
-            assert_members(&view, &json!({"status": "QUEUED", "waitReason": "RETRY"}));
-            advance_time(&rig, 3600).await;
-            rig.mover.step().await.expect("no error");
-            rig.step().await;
-            assert_eq!(
-                (&rig.view(id).await["status"], rig.script.calls()),
-                (&"SENT".into(), vec![id; 4])
-            );
+            let waits = json!({"status": "QUEUED", "waitReason": "RETRY"});
+            rig.assert_view(id, waits).await;
+            rig.pass(3600).await;
+            assert_eq!(rig.status(id).await, "SENT");
+            assert_eq!(rig.script.calls(), [id; 4]);
         }
     }
 }
@@ -205,11 +140,8 @@ async fn unrecorded_attempts_are_bounded() {
         execute(&test.database, "UPDATE notify_queue SET attempt = 20").await;
         rig.step().await;
         assert_eq!(rig.script.calls(), ids[..1]);
-        let view = rig.view(ids[1]).await;
-        assert_members(
-            &view,
-            &json!({"status": "FAILED", "reason": "ATTEMPTS_EXHAUSTED"}),
-        );
+        let failed = json!({"status": "FAILED", "reason": "ATTEMPTS_EXHAUSTED"});
+        rig.assert_view(ids[1], failed).await;
     }
 }
 
@@ -223,50 +155,26 @@ async fn open_breaker_keeps_attempts_of_its_addresses() {
         }
         rig.step().await;
         let id = rig.accept(Priority::Normal).await;
-        let mut elsewhere = draft(Priority::Normal);
-        let address = EmailAddress::parse("ada@other.example").expect("address");
-        elsewhere.request.recipient = Address::Email(address).into();
-        let elsewhere = rig.submit(elsewhere, None).await.expect("no error").id;
+        let elsewhere = submit_to(&mut rig, "ada@other.example", Priority::Normal).await;
         rig.step().await;
-        assert_eq!(
-            other.calls(),
-            [elsewhere],
-            "undeliverable rows do not block others"
-        );
+        let calls = other.calls();
+        assert_eq!(calls, [elsewhere], "undeliverable rows do not block others");
         // Checks for an hour, many more than the maximum number of attempts.
         for _ in 0..60 {
-            advance_time(&rig, 60).await;
-            rig.mover.step().await.expect("no error");
-            rig.step().await;
+            rig.pass(60).await;
         }
-        let view = rig.view(id).await;
-        let attempts = view["attempts"].as_u64().expect("a number");
-        let calls = rig
-            .script
-            .calls()
-            .iter()
-            .filter(|called| **called == id)
-            .count();
-        assert_eq!(
-            (view["status"].as_str(), attempts),
-            (Some("QUEUED"), calls as u64),
-            "{view}"
-        );
-        assert_eq!(
-            event_types(&view).len(),
-            1 + 2 * calls,
-            "no attempt is reported: {view}"
-        );
-        assert!(
-            view["nextAttemptAt"].is_string() && view["waitReason"] == "RETRY",
-            "{view}"
-        );
+        let mut calls = rig.script.calls();
+        calls.retain(|called| *called == id);
+        let calls = calls.len();
+        let waits = json!({"status": "QUEUED", "attempts": calls, "waitReason": "RETRY"});
+        let view = rig.assert_view(id, waits).await;
+        assert!(view["nextAttemptAt"].is_string(), "{view}");
+        let events = event_types(&view).len();
+        assert_eq!(events, 1 + 2 * calls, "no attempt is reported: {view}");
         rig.script.recover();
         for _ in 0..20 {
-            advance_time(&rig, 60).await;
-            rig.mover.step().await.expect("no error");
-            rig.step().await;
+            rig.pass(60).await;
         }
-        assert_eq!(rig.view(id).await["status"], "SENT");
+        assert_eq!(rig.status(id).await, "SENT");
     }
 }

@@ -20,13 +20,10 @@ async fn poll_finds_rows_that_another_replica_left() {
         one.accept(Priority::High).await,
         one.accept(Priority::Normal).await,
     ];
-    let claimed = one.dispatcher.claim_available().await;
-    assert_eq!(claimed.expect("no error"), 1, "one permit");
-    let claimed = other.dispatcher.claim_available().await;
-    assert_eq!(claimed.expect("no error"), 0, "all lanes are empty");
-    other.dispatcher.poll().await.expect("no error");
-    let claimed = other.dispatcher.claim_available().await;
-    assert_eq!(claimed.expect("no error"), 2);
+    assert_eq!(one.claim().await, 1, "one permit");
+    assert_eq!(other.claim().await, 0, "all lanes are empty");
+    other.poll().await;
+    assert_eq!(other.claim().await, 2);
     other.settle().await;
     assert_eq!(other.script.calls(), left);
 }
@@ -44,17 +41,10 @@ async fn different_host_clocks_do_not_expire_leases() {
         assert!(workers.is_alive());
     }
     let (dead, holder) = (behind.current().id(), behind.current());
-    execute(
-        &test.database,
-        &format!("UPDATE notify_worker SET seen_at = seen_at - 11000 WHERE id = {dead}"),
-    )
-    .await;
+    let silent = format!("UPDATE notify_worker SET seen_at = seen_at - 11000 WHERE id = {dead}");
+    execute(&test.database, &silent).await;
     ahead.step().await.expect("lease renewal succeeds");
-    assert_eq!(
-        *ahead.dead(),
-        [dead],
-        "lease timeout by the clock of the store"
-    );
+    assert_eq!(*ahead.dead(), [dead], "by the clock of the store");
     behind.step().await.expect("lease renewal succeeds");
     assert!(!behind.may_start(&holder), "the lease is lost");
 }
@@ -78,7 +68,7 @@ async fn nothing_starts_on_an_unsupported_schema() {
         let clock = clock();
         let mut rig = TestReplica::new(&store, &clock, 8).await;
         let metrics = NotifyMetrics::new();
-        let health = metrics.health().clone();
+        let health = metrics.health.clone();
         let maintenance = maintenance(&rig, &metrics, &test.database);
         maintenance.check_health().await;
         let before = rig.accept(Priority::Normal).await;
@@ -94,6 +84,6 @@ async fn nothing_starts_on_an_unsupported_schema() {
         rig.workers.step().await.expect("lease renewal succeeds");
         rig.step().await;
         assert_eq!(rig.script.calls(), [before], "nothing is claimed");
-        assert_eq!(rig.view(after).await["status"], "QUEUED");
+        assert_eq!(rig.status(after).await, "QUEUED");
     }
 }

@@ -5,7 +5,7 @@ use postern_store::database::{Database, StatementHealth};
 use super::*;
 use crate::housekeeping::StoreMaintenance;
 use crate::intake::group_commit::COMMIT_TIMEOUT;
-use crate::principal::Principal;
+use crate::testing::service_of;
 
 /// Upper bound for something that ends by itself, on a busy machine.
 const STEP_TIMEOUT: Duration = Duration::from_secs(30);
@@ -16,7 +16,7 @@ pub(super) fn maintenance(
     metrics: &NotifyMetrics,
     database: &Database,
 ) -> StoreMaintenance {
-    let (dependencies, registry) = (metrics.dependencies(), metrics.registry());
+    let (dependencies, registry) = (&metrics.dependencies, &metrics.registry);
     StoreMaintenance {
         store: rig.store.clone(),
         clock: rig.clock.clone(),
@@ -25,7 +25,7 @@ pub(super) fn maintenance(
         metrics: metrics.clone(),
         database: dependencies.required("database", "test"),
         opened: database.clone(),
-        statements: StatementHealth::new(database, dependencies, &registry),
+        statements: StatementHealth::new(database, dependencies, registry),
         retention: Duration::from_secs(90 * 86_400),
     }
 }
@@ -34,14 +34,11 @@ pub(super) fn maintenance(
 async fn submission_without_a_commit_is_rejected_in_time() {
     for (store, _database) in stores().await {
         let mut rig = TestReplica::new(&store, &clock(), 8).await;
-        let principal = Principal {
-            creator: "service:test".into(),
-            actor: None,
-        };
+        let caller = service_of("test");
         (rig.submissions.timeout, rig.committer.timeout) = (COMMIT_TIMEOUT, COMMIT_TIMEOUT);
         // The committer does not run: it waits for the store.
         let submission = rig.submissions.submit(
-            &principal,
+            &caller,
             draft(Priority::Normal),
             None,
             BudgetPermit::default(),
@@ -54,11 +51,8 @@ async fn submission_without_a_commit_is_rejected_in_time() {
             (503, &"1".parse().expect("a value"))
         );
         rig.committer.step().await;
-        let depths = store.queue_depths(i64::MAX).await.expect("no error");
-        assert_eq!(
-            depths.iter().map(|depth| depth.rows).sum::<i64>(),
-            0,
-            "a rejected submission is not written later"
-        );
+        let depths = ok(store.queue_depths(i64::MAX)).await;
+        let rows: i64 = depths.iter().map(|(_, rows)| rows).sum();
+        assert_eq!(rows, 0, "a rejected submission is not written later");
     }
 }

@@ -8,7 +8,6 @@ use postern_core::decode::{Field, Object};
 use postern_core::{Clock, Problem};
 use postern_service::admin_api::changed;
 use postern_service::http::{Json, Query, json};
-use serde::Serialize;
 use serde_json::{Value, json as value};
 
 use super::super::list::{channel, limit};
@@ -25,36 +24,13 @@ const DEFAULT_LETTERS: i64 = 200;
 /// Maximum bytes of a code or of the name of a provider.
 const MAX_NAME_BYTES: usize = 128;
 
-/// A dead letter with what its history says.
-#[derive(Clone, Debug, Serialize)]
-#[serde(rename_all = "camelCase")]
-struct DeadLetterView {
-    notification_id: String,
-    /// The time of the failure.
-    at: Timestamp,
-    channel: &'static str,
-    priority: &'static str,
-    attempts: i32,
-    /// The code of the reason.
-    code: Option<String>,
-    recipient_kind: Option<&'static str>,
-    template: Option<String>,
-    /// The provider of the last result that names one.
-    provider: Option<String>,
-    /// The last reply of a provider, without addresses.
-    last_reply: Option<String>,
-}
-
 /// Handles `GET /admin/dead`: dead letters, oldest first.
 pub(super) async fn list(Api(api): Api, RawQuery(query): RawQuery) -> Result<Response, Problem> {
     let filter = list_filter(query.as_deref().unwrap_or_default())?;
     let letters = api.store.dead_letters(&filter).await?;
     let ids: Vec<NotificationId> = letters.iter().map(|letter| letter.id).collect();
     let histories = api.store.histories(&ids).await?;
-    let view = |letter: &DeadLetter| {
-        let history = histories.get(&letter.id).map_or(&[][..], Vec::as_slice);
-        DeadLetterView::of(letter, history)
-    };
+    let view = |letter| view(letter, histories.get(&letter.id).map_or(&[], Vec::as_slice));
     let letters: Vec<_> = letters.iter().map(view).collect();
     let is_truncated = i64::try_from(letters.len()).is_ok_and(|count| count >= filter.limit);
     let body = value!({ "deadLetters": letters, "isTruncated": is_truncated });
@@ -108,16 +84,12 @@ pub(super) async fn retry(
     for channel in Channel::ALL {
         api.dispatch_state.channel(channel).mark_all_waiting();
     }
-    Ok(finished(&change, &filter, count))
-}
-
-fn finished(change: &Change, filter: &DeadFilter, count: u64) -> Response {
     let target = value!({
         "code": filter.code, "provider": filter.provider, "template": filter.template,
         "channel": filter.channel.map(Channel::as_str), "since": filter.since, "before": filter.before,
     });
     change.record("dead.retry", &target.to_string(), Value::Null, count.into());
-    changed(&result(count, false))
+    Ok(changed(&result(count, false)))
 }
 
 fn result(count: u64, is_dry_run: bool) -> Value {
@@ -182,37 +154,29 @@ fn read_selector(object: &Object<'_>) -> Option<DeadFilter> {
     Some(filter)
 }
 
-// === impl DeadLetterView ===
-
-impl DeadLetterView {
-    fn of(letter: &DeadLetter, history: &[HistoryEntry]) -> Self {
-        let last = last_result(history);
-        let recipient = letter.recipient.as_deref();
-        let recipient: Option<Recipient> =
-            recipient.and_then(|text| serde_json::from_str(text).ok());
-        Self {
-            notification_id: letter.id.to_string(),
-            at: letter.at,
-            channel: letter.lane.channel.as_str(),
-            priority: letter.lane.priority.as_str(),
-            attempts: letter.attempt,
-            code: letter.code.clone(),
-            recipient_kind: recipient.map(|recipient| recipient.kind()),
-            template: letter.template.clone(),
-            provider: last.and_then(|result| result.provider.clone()),
-            last_reply: last.and_then(|result| result.detail.clone()),
-        }
-    }
+/// Returns a dead letter with what its history says: the provider of the last result that names
+/// one, and the last reply of a provider, without addresses.
+fn view(letter: &DeadLetter, history: &[HistoryEntry]) -> Value {
+    let last = last_result(history);
+    let recipient = letter.recipient.as_deref();
+    let recipient: Option<Recipient> = recipient.and_then(|it| serde_json::from_str(it).ok());
+    value!({
+        "notificationId": letter.id,
+        "at": letter.at,
+        "channel": letter.lane.channel.as_str(),
+        "priority": letter.lane.priority.as_str(),
+        "attempts": letter.attempt,
+        "code": letter.code,
+        "recipientKind": recipient.map(|recipient| recipient.kind()),
+        "template": letter.template,
+        "provider": last.and_then(|result| result.provider.as_deref()),
+        "lastReply": last.and_then(|result| result.detail.as_deref()),
+    })
 }
 
 /// Returns the last result that a provider gave, or else the last one.
 fn last_result(history: &[HistoryEntry]) -> Option<&ResultRow> {
-    let results = || {
-        history.iter().rev().filter_map(|entry| match entry {
-            HistoryEntry::Result(result) => Some(result),
-            HistoryEntry::Receipt(_) | HistoryEntry::Waiting(_) => None,
-        })
-    };
+    let results = || history.iter().rev().filter_map(HistoryEntry::result);
     results()
         .find(|result| result.provider.is_some())
         .or_else(|| results().next())

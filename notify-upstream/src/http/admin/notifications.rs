@@ -3,50 +3,32 @@
 use axum::extract::{Path, RawQuery, State};
 use axum::response::Response;
 use http::StatusCode;
-use postern_core::clock::Timestamp;
 use postern_core::{Code, Problem};
 use postern_service::admin_api::changed;
 use postern_service::http::json;
 use postern_service::timeline::{MAX_ENTRIES, TimelineQuery, TimelineSelector};
-use serde::Serialize;
 use serde_json::{Value, json as value};
 
 use super::super::ApiState;
 use super::super::list::read_page;
 use super::super::status::{cancel_notification, find, view};
 use super::dead::replay;
-use super::templates::{PreviewError, content_json, render};
+use super::templates::render;
 use super::{AdminState, Api, Change};
 use crate::principal::Principal;
 use crate::status::list::ListAccess;
 use crate::status::view::StatusView;
-use crate::store::{DeadFilter, HistoryEntry, NotificationSnapshot};
+use crate::store::{DeadFilter, NotificationSnapshot};
 use crate::templates::{Locale, TemplateName};
-
-/// A notification as operators see it: its status, and what was asked for.
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct RecordView<'a> {
-    #[serde(flatten)]
-    status: &'a StatusView,
-    recipient: Value,
-    creator: &'a str,
-    addressee: Option<&'a str>,
-    locale: &'a str,
-    request_id: Option<&'a str>,
-    send_at: Option<Timestamp>,
-    expires_at: Option<Timestamp>,
-}
 
 /// Handles `GET /admin/notifications`: the query of `GET /notifications`, over all notifications.
 pub(super) async fn list(Api(api): Api, RawQuery(query): RawQuery) -> Result<Response, Problem> {
-    let page = read_page(&api, ListAccess::All, query.as_deref()).await?;
-    let records: Vec<RecordView<'_>> = page
-        .notifications
-        .iter()
-        .map(|(status, snapshot)| RecordView::of(status, snapshot))
+    let (page, next) = read_page(&api, ListAccess::All, query.as_deref()).await?;
+    let views = page.iter();
+    let views: Vec<Value> = views
+        .map(|(status, snapshot)| record(status, snapshot))
         .collect();
-    let body = value!({ "notifications": records, "nextCursor": page.next_cursor });
+    let body = value!({ "notifications": views, "nextCursor": next });
     Ok(json(StatusCode::OK, &body))
 }
 
@@ -60,8 +42,7 @@ pub(super) async fn show(
     let selector = TimelineSelector::Notification(snapshot.id.to_string());
     let query = TimelineQuery::new(selector, MAX_ENTRIES);
     let timeline = state.reader.answer(&query).await?;
-    let status = view(&api, &snapshot);
-    let record = RecordView::of(&status, &snapshot);
+    let record = record(&view(&api, &snapshot), &snapshot);
     let body = value!({ "notification": record, "entries": timeline.entries });
     Ok(json(StatusCode::OK, &body))
 }
@@ -132,23 +113,17 @@ pub(super) async fn preview(
     let author = Principal::author(&record.creator);
     let templates = api.templates.load();
     let wanted = (&name, channel, locale.as_ref());
-    let found = render(&templates, wanted, &variables, author).map_err(|error| match error {
-        PreviewError::NotFound => {
-            Problem::new(Code::NotFound).detail("the template is no longer there")
-        }
-        PreviewError::Missing(_) | PreviewError::Render(_) => Problem::new(Code::ValidationFailed)
-            .detail("the template has changed and does not render with the stored variables"),
-    })?;
-    let rendered = snapshot.history.iter().rev().find_map(|entry| match entry {
-        HistoryEntry::Result(result) => result.template_version,
-        HistoryEntry::Receipt(_) | HistoryEntry::Waiting(_) => None,
-    });
+    let gone = "the template is no longer there";
+    let changed = "the template has changed and does not render with the stored variables";
+    let found = render(&templates, wanted, &variables, author)
+        .ok_or_else(|| Problem::new(Code::NotFound).detail(gone))?;
+    let mut body = found.map_err(|_| Problem::new(Code::ValidationFailed).detail(changed))?;
+    let mut results = snapshot.results().rev();
+    let rendered = results.find_map(|result| result.template_version);
     let sent_version = rendered.unwrap_or(record.template_version);
-    let mut body = content_json(&found.content);
     body["channel"] = channel.as_str().into();
-    body["locale"] = found.locale.into();
+    body["isSameVersion"] = (body["version"] == sent_version).into();
     body["templateVersion"] = sent_version.into();
-    body["isSameVersion"] = (i64::from(found.version) == i64::from(sent_version)).into();
     let id = snapshot.id.to_string();
     reading.record("notification.read_message", &id, Value::Null, Value::Null);
     Ok(json(StatusCode::OK, &body))
@@ -158,20 +133,16 @@ fn status_of(api: &ApiState, snapshot: &NotificationSnapshot) -> Value {
     view(api, snapshot).status.as_str().into()
 }
 
-// === impl RecordView ===
-
-impl<'a> RecordView<'a> {
-    fn of(status: &'a StatusView, snapshot: &'a NotificationSnapshot) -> Self {
-        let record = &snapshot.record;
-        Self {
-            status,
-            recipient: serde_json::from_str(&record.recipient).unwrap_or_default(),
-            creator: &record.creator,
-            addressee: record.addressee.as_deref(),
-            locale: &record.locale,
-            request_id: record.request_id.as_deref(),
-            send_at: snapshot.send_at,
-            expires_at: record.expires_at,
-        }
-    }
+/// Returns a notification as operators see it: its status, and what was asked for.
+fn record(status: &StatusView, snapshot: &NotificationSnapshot) -> Value {
+    let record = &snapshot.record;
+    let mut view = value!(status);
+    view["recipient"] = serde_json::from_str(&record.recipient).unwrap_or_default();
+    view["creator"] = value!(record.creator);
+    view["addressee"] = value!(record.addressee);
+    view["locale"] = value!(record.locale);
+    view["requestId"] = value!(record.request_id);
+    view["sendAt"] = value!(snapshot.send_at);
+    view["expiresAt"] = value!(record.expires_at);
+    view
 }

@@ -8,12 +8,11 @@ use postern_core::email::EmailAddress;
 use postern_core::{Code, Problem};
 use postern_service::admin_api::changed;
 use postern_service::http::{Json, json};
-use serde::Serialize;
 use serde_json::{Value, json as value};
 
 use super::{AdminState, Api, Change};
 use crate::address::{Address, DeviceToken, PhoneNumber, Recipient};
-use crate::delivery::pool::{ProviderDescription, ProviderState};
+use crate::delivery::pool::ProviderDescription;
 use crate::delivery::provider::OutgoingMessage;
 use crate::notification::{Channel, OrderSequence, order_at};
 use crate::store::ProviderPause;
@@ -26,26 +25,18 @@ const MAX_REASON_BYTES: usize = 200;
 /// The subject or title of a test message.
 const TEST_TITLE: &str = "Test message";
 
-/// A provider with its settings and the state of this process.
-#[derive(Serialize)]
-struct ProviderView<'a> {
-    #[serde(flatten)]
-    description: &'a ProviderDescription,
-    #[serde(flatten)]
-    state: Option<ProviderState>,
-}
-
 /// Handles `GET /admin/providers`.
 pub(super) async fn list(State(state): State<AdminState>) -> Result<Response, Problem> {
-    let views: Vec<ProviderView<'_>> = state
-        .parts
-        .descriptions
-        .iter()
-        .map(|description| ProviderView {
-            description,
-            state: state.parts.pauses.pool.state(&description.name),
-        })
-        .collect();
+    let view = |description: &ProviderDescription| {
+        let mut view = value!(description);
+        if let Some(Value::Object(state)) = state.parts.pauses.pool.state(&description.name)
+            && let Some(view) = view.as_object_mut()
+        {
+            view.extend(state);
+        }
+        view
+    };
+    let views: Vec<Value> = state.parts.descriptions.iter().map(view).collect();
     Ok(json(StatusCode::OK, &value!({ "providers": views })))
 }
 
@@ -72,7 +63,7 @@ pub(super) async fn test(
     };
     let reply = state.parts.pauses.pool.send_directly(&name, &message).await;
     let reply = match reply.ok_or(Code::NotFound)? {
-        Ok(ack) => value!({ "accepted": true, "code": null, "detail": ack.detail }),
+        Ok(detail) => value!({ "accepted": true, "code": null, "detail": detail }),
         Err(refusal) => value!({
             "accepted": false, "code": refusal.code, "detail": refusal.detail,
             "retryAfterSeconds": refusal.retry_after.map(|wait| wait.as_secs()),

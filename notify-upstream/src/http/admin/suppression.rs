@@ -7,7 +7,6 @@ use postern_core::Problem;
 use postern_core::clock::Timestamp;
 use postern_service::admin_api::changed;
 use postern_service::http::{Json, Query, json};
-use serde::Serialize;
 use serde_json::{Value, json as value};
 
 use super::super::list::limit;
@@ -21,30 +20,13 @@ const MAX_PAGE_SIZE: i64 = 1000;
 /// Number of entries on a page by default.
 const DEFAULT_PAGE_SIZE: i64 = 100;
 
-/// An entry of a suppression list. Addresses are stored as SHA-256 digests only.
-#[derive(Serialize)]
-#[serde(rename_all = "camelCase")]
-struct SuppressionView {
-    /// List and channel, hash of the address, category.
-    id: String,
-    /// The time of the addition.
-    at: Timestamp,
-    list: Option<&'static str>,
-    channel: Option<&'static str>,
-    /// The category that the address has left.
-    category: Option<String>,
-    reason: String,
-    /// SHA-256 of the address in hexadecimal digits.
-    address_hash: String,
-}
-
 /// Handles `GET /admin/suppression`: entries of the lists, oldest first.
 pub(super) async fn list(Api(api): Api, RawQuery(query): RawQuery) -> Result<Response, Problem> {
     let filter = read_filter(query.as_deref().unwrap_or_default())?;
     let entries = api.store.suppression_entries(&filter).await?;
     let is_full = i64::try_from(entries.len()).is_ok_and(|count| count >= filter.limit);
     let next = entries.last().filter(|_| is_full).map(cursor);
-    let views: Vec<SuppressionView> = entries.iter().map(SuppressionView::of).collect();
+    let views: Vec<Value> = entries.iter().map(view).collect();
     let body = value!({ "entries": views, "nextCursor": next });
     Ok(json(StatusCode::OK, &body))
 }
@@ -116,19 +98,16 @@ fn parse_entry_id(id: &str) -> Option<(i16, AddressHash, String)> {
     Some((kind, parse_hash(hash)?, category.to_owned()))
 }
 
-// === impl SuppressionView ===
-
-impl SuppressionView {
-    fn of(entry: &SuppressionEntry) -> Self {
-        let kind = SuppressionList::of_kind(entry.kind);
-        Self {
-            id: entry_id(entry),
-            at: entry.at,
-            list: kind.map(|(list, _)| list.as_str()),
-            channel: kind.map(|(_, channel)| channel.as_str()),
-            category: Some(entry.category.clone()).filter(|category| !category.is_empty()),
-            reason: entry.reason.clone(),
-            address_hash: hex::encode(&entry.address),
-        }
-    }
+/// Returns an entry of a suppression list. Addresses are stored as SHA-256 digests only.
+fn view(entry: &SuppressionEntry) -> Value {
+    let kind = SuppressionList::of_kind(entry.kind);
+    value!({
+        "id": entry_id(entry),
+        "at": entry.at,
+        "list": kind.map(|(list, _)| list.as_str()),
+        "channel": kind.map(|(_, channel)| channel.as_str()),
+        "category": Some(&entry.category).filter(|category| !category.is_empty()),
+        "reason": entry.reason,
+        "addressHash": hex::encode(&entry.address),
+    })
 }

@@ -13,9 +13,8 @@ impl TestServer {
     async fn send_to_actor(&self, token: &str, key: &str, actor: &str) -> (u16, Value) {
         let bearer = format!("Bearer {token}");
         let headers = [("authorization", &*bearer), ("idempotency-key", key)];
-        let (status, answer) = self
-            .post("/notifications", &headers, &to_actor(actor))
-            .await;
+        let body = to_actor(actor);
+        let (status, answer) = self.post("/notifications", &headers, &body).await;
         match status {
             StatusCode::CREATED => (201, answer["notificationId"].clone()),
             status => (status.as_u16(), answer["errors"].clone()),
@@ -30,10 +29,8 @@ async fn lookup_at_acceptance_carries_the_users_token_and_that_at_delivery_ours(
         let client = actors.client(&Clock::manual(START));
         let (mut served, committer) = served_beside(&store, Limits::default(), client).await;
         tokio::spawn(committer.run());
-        let (user, service) = (
-            served.user_token("ada", &[], "actors"),
-            served.service_token("auth"),
-        );
+        let user = served.user_token("ada", &[], "actors");
+        let service = served.service_token("auth");
         let (status, _) = served.send_to_actor(&user, "", "ada").await;
         assert_eq!(status, 201);
         assert_eq!(actors.asked(), [("ada".to_owned(), user.clone())]);
@@ -49,11 +46,9 @@ async fn lookup_at_acceptance_carries_the_users_token_and_that_at_delivery_ours(
         let headers = [("authorization", &*bearer)];
         let (status, _) = served.post("/notification-batches", &headers, &batch).await;
         assert_eq!(status, StatusCode::OK);
-        assert_eq!(
-            actors.asked(),
-            [("bob".to_owned(), own), ("ada".to_owned(), user)],
-            "one lookup for a batch to one actor"
-        );
+        // One lookup for a batch to one actor.
+        let expected = [("bob".to_owned(), own), ("ada".to_owned(), user)];
+        assert_eq!(actors.asked(), expected);
     }
 }
 
@@ -65,16 +60,16 @@ async fn actor_without_a_usable_address_is_refused_at_once() {
         let (served, committer) = served_beside(&store, Limits::default(), client).await;
         tokio::spawn(committer.run());
         let service = served.service_token("auth");
-        for (actor, code) in [
+        let unreachable = [
             ("nobody", "actor_unknown"),
             ("mute", "actor_has_no_address"),
-        ] {
+        ];
+        for (actor, code) in unreachable {
             for token in [&service, &served.user_token(actor, &[], "actors")] {
                 let (status, errors) = served.send_to_actor(token, "", actor).await;
-                assert_eq!(
-                    (status, &errors[0]["pointer"], &errors[0]["code"]),
-                    (422, &json!("/recipient/actorId"), &json!(code))
-                );
+                assert_eq!(status, 422);
+                assert_eq!(errors[0]["pointer"], "/recipient/actorId");
+                assert_eq!(errors[0]["code"], code);
             }
         }
         let ada = served.user_token("ada", &[], "actors");
@@ -85,11 +80,8 @@ async fn actor_without_a_usable_address_is_refused_at_once() {
             assert_eq!(served.send_to_actor(&ada, "", "ada").await.0, 201);
         }
         let (status, errors) = served.send_to_actor(&ada, "", "ada").await;
-        assert_eq!(
-            (status, &errors[0]["code"]),
-            (422, &json!("unverified_address_quota")),
-            "the sixth in an hour"
-        );
+        assert_eq!(status, 422, "the sixth in an hour");
+        assert_eq!(errors[0]["code"], "unverified_address_quota");
         assert_eq!(served.send_to_actor(&ada, "first", "ada").await, first);
     }
 }

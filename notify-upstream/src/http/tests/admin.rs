@@ -15,6 +15,9 @@ use crate::delivery::pool::ProviderDescription;
 use crate::housekeeping::ProviderPauses;
 
 const TOKEN: &str = "0123456789abcdef0123456789abcdef";
+const BEARER: &str = "Bearer 0123456789abcdef0123456789abcdef";
+/// The header fields of a request by the operator `ada`.
+const AS_ADA: [(&str, &str); 2] = [("authorization", BEARER), (OPERATOR, "ada")];
 const UNKNOWN_ID: &str = "01890a5d-ac96-774b-bcce-b302099a8057";
 
 /// Returns the protected routes over the provider of the replica.
@@ -68,30 +71,27 @@ impl TestServer {
     }
 
     async fn read(&self, path: &str) -> (u16, Value) {
-        let bearer = format!("Bearer {TOKEN}");
-        let headers = [("authorization", bearer.as_str())];
+        let headers = [("authorization", BEARER)];
         self.call(Method::GET, path, &headers, None).await
     }
 
     /// Makes a change as the operator `ada`.
     async fn change(&self, path: &str, body: &Value) -> (u16, Value) {
-        let bearer = format!("Bearer {TOKEN}");
-        let headers = [("authorization", bearer.as_str()), (OPERATOR, "ada")];
-        self.call(Method::POST, path, &headers, Some(body)).await
+        self.call(Method::POST, path, &AS_ADA, Some(body)).await
     }
 
-    /// Reads as the operator `ada`.
-    async fn read_as_operator(&self, path: &str) -> (u16, Value) {
-        let bearer = format!("Bearer {TOKEN}");
-        let headers = [("authorization", bearer.as_str()), (OPERATOR, "ada")];
-        self.call(Method::GET, path, &headers, None).await
+    /// Makes a change that is refused because of one field.
+    async fn assert_refused(&self, path: &str, body: &Value, pointer: &str) {
+        let found = self.change(path, body).await;
+        assert_problem(&found, 400, "invalid_request", Some(pointer));
     }
 
-    async fn accepted(&self, body: &Value) -> String {
-        let (status, created) = self.post("/notifications", &[], body).await;
-        assert_eq!(status, StatusCode::CREATED, "{created}");
-        let id = created["notificationId"].as_str();
-        id.expect("an id").to_owned()
+    /// Asserts that each query is refused because of the parameter.
+    async fn assert_queries_refused(&self, path: &str, queries: &[(&str, &str)]) {
+        for (query, parameter) in queries {
+            let found = self.read(&format!("{path}?{query}")).await;
+            assert_problem(&found, 400, "invalid_request", Some(parameter));
+        }
     }
 
     /// Returns a notification that the provider has refused permanently.

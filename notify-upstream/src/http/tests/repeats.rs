@@ -12,6 +12,14 @@ fn with(name: &str, value: Value) -> Value {
     body
 }
 
+impl TestServer {
+    async fn keyed(&self, key: &str, body: &Value) -> (u16, Value) {
+        let headers = [("idempotency-key", key)];
+        let (status, answer) = self.post("/notifications", &headers, body).await;
+        (status.as_u16(), answer)
+    }
+}
+
 #[tokio::test]
 async fn repeated_request_with_past_times_gets_first_response() {
     for (store, _database) in stores().await {
@@ -22,37 +30,18 @@ async fn repeated_request_with_past_times_gets_first_response() {
         ];
         let mut first = Vec::new();
         for (key, body) in ["s", "e"].iter().zip(&bodies) {
-            first.push(
-                served
-                    .post("/notifications", &[("idempotency-key", key)], body)
-                    .await,
-            );
-            assert_eq!(first.last().expect("a response").0, StatusCode::CREATED);
+            first.push(served.keyed(key, body).await);
+            assert_eq!(first.last().expect("a response").0, 201);
         }
         served.clock.advance(Duration::from_secs(90));
         for ((key, body), first) in ["s", "e"].iter().zip(&bodies).zip(&first) {
-            assert_eq!(
-                &served
-                    .post("/notifications", &[("idempotency-key", key)], body)
-                    .await,
-                first
-            );
+            assert_eq!(&served.keyed(key, body).await, first);
         }
-        let (status, problem) = served
-            .post("/notifications", &[("idempotency-key", "e")], &bodies[0])
-            .await;
-        assert_eq!(
-            (status, &problem["code"]),
-            (StatusCode::CONFLICT, &"idempotency_key_reused".into())
-        );
-        let (status, _) = served
-            .post("/notifications", &[("idempotency-key", "new")], &bodies[1])
-            .await;
-        assert_eq!(
-            status,
-            StatusCode::UNPROCESSABLE_ENTITY,
-            "a new key does not excuse an expired time"
-        );
+        let (status, problem) = served.keyed("e", &bodies[0]).await;
+        let reused = (409, &"idempotency_key_reused".into());
+        assert_eq!((status, &problem["code"]), reused);
+        let (status, _) = served.keyed("new", &bodies[1]).await;
+        assert_eq!(status, 422, "a new key does not excuse an expired time");
     }
 }
 
@@ -62,18 +51,13 @@ async fn repeated_request_with_removed_template_gets_first_response() {
         let served = served(&store).await;
         let mut body = with("channel", "sms".into());
         body["recipient"] = json!({"phone": "+491701234567"});
-        let key = [("idempotency-key", "k")];
-        let first = served.post("/notifications", &key, &body).await;
-        assert_eq!(first.0, StatusCode::CREATED);
+        let first = served.keyed("k", &body).await;
+        assert_eq!(first.0, 201);
         served.templates.store(Arc::new(welcome_with("")));
-        assert_eq!(served.post("/notifications", &key, &body).await, first);
-        let (status, problem) = served
-            .post("/notifications", &[("idempotency-key", "new")], &body)
-            .await;
-        assert_eq!(
-            (status.as_u16(), &problem["code"]),
-            (422, &"unknown_template".into())
-        );
+        assert_eq!(served.keyed("k", &body).await, first);
+        let (status, problem) = served.keyed("new", &body).await;
+        let unknown = (422, &"unknown_template".into());
+        assert_eq!((status, &problem["code"]), unknown);
     }
 }
 
@@ -89,23 +73,18 @@ async fn waiting_and_scheduled_notifications_of_a_user_are_bounded() {
             row
         };
         let rows: Vec<_> = (1..USER_QUOTA.cast_signed() * 5).map(row).collect();
-        store.accept(&rows).await.expect("stored");
+        ok(store.accept(&rows)).await;
         let mut body = welcome();
         body["recipient"] = json!({"actorId": "ada"});
         let token = format!("Bearer {}", served.user_token("ada", &[], "actors"));
         let headers = [("authorization", &*token), ("idempotency-key", "last")];
         let last = served.post("/notifications", &headers, &body).await;
         assert_eq!(last.0, StatusCode::CREATED, "{}", last.1);
-        assert_eq!(
-            served.post("/notifications", &headers, &body).await,
-            last,
-            "a repetition"
-        );
+        let again = served.post("/notifications", &headers, &body).await;
+        assert_eq!(again, last, "a repetition");
         let (status, problem) = served.post("/notifications", &headers[..1], &body).await;
-        assert_eq!(
-            (status.as_u16(), &problem["code"]),
-            (429, &"rate_limited".into())
-        );
+        let limited = (StatusCode::TOO_MANY_REQUESTS, &"rate_limited".into());
+        assert_eq!((status, &problem["code"]), limited);
         let batch = json!({"notifications": [&body]});
         let refused = served.post("/notification-batches", &headers[..1], &batch);
         assert_eq!(refused.await.0, StatusCode::TOO_MANY_REQUESTS);

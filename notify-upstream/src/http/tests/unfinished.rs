@@ -52,9 +52,6 @@ async fn incomplete_webhooks_do_not_block_other_requests() {
         // Requests beyond the client's share are rejected.
         let mut last = connections.pop().expect("one");
         assert_eq!(status(&mut last).await, "HTTP/1.1 429");
-        assert_eq!(
-            served.post("/notifications", &[], &welcome()).await.0,
-            StatusCode::CREATED
-        );
+        served.accepted(&welcome()).await;
     }
 }

@@ -12,9 +12,9 @@ use super::{
     within_window, without_address,
 };
 use crate::address::hash;
-use crate::delivery::report::ProviderReport;
 use crate::notification::NotificationId;
 use crate::receipts::bounce::{conclude, judge};
+use crate::store::ProviderReport;
 use crate::store::WebhookToken;
 use crate::store::row::ReceiptKind;
 

@@ -3,7 +3,6 @@
 use std::time::Duration;
 
 use aws_lc_rs::signature::{ECDSA_P256_SHA256_ASN1, UnparsedPublicKey};
-use http::HeaderMap;
 use postern_core::clock::Timestamp;
 use serde_json::Value;
 
@@ -12,9 +11,9 @@ use super::{
     without_address,
 };
 use crate::address::hash;
-use crate::delivery::report::ProviderReport;
 use crate::notification::NotificationId;
 use crate::receipts::bounce::{conclude, judge};
+use crate::store::ProviderReport;
 use crate::store::row::ReceiptKind;
 
 /// E-mail events of SendGrid (Signed Event Webhook): ECDSA on P-256 over timestamp and body.
@@ -38,7 +37,10 @@ impl SendGridWebhook {
         &self,
         request: &WebhookRequest<'_>,
     ) -> Result<Vec<ProviderReport>, WebhookRejection> {
-        let (timestamp, signature) = signature(request.headers, request.now)?;
+        let signature = header(request.headers, "x-twilio-email-event-webhook-signature")?;
+        let timestamp = header(request.headers, "x-twilio-email-event-webhook-timestamp")?;
+        let signature = base64(signature)?;
+        within_window(timestamp, request.now, SIGNATURE_WINDOW)?;
         let signed = [timestamp.as_bytes(), request.body].concat();
         UnparsedPublicKey::new(&ECDSA_P256_SHA256_ASN1, &self.key)
             .verify(&signed, &signature)
@@ -51,15 +53,6 @@ impl SendGridWebhook {
             .filter_map(|event| report(request, event))
             .collect())
     }
-}
-
-/// Returns timestamp and signature of the headers. The timestamp is within the window.
-fn signature(headers: &HeaderMap, now: Timestamp) -> Result<(&str, Vec<u8>), WebhookRejection> {
-    let signature = header(headers, "x-twilio-email-event-webhook-signature")?;
-    let timestamp = header(headers, "x-twilio-email-event-webhook-timestamp")?;
-    let signature = base64(signature)?;
-    within_window(timestamp, now, SIGNATURE_WINDOW)?;
-    Ok((timestamp, signature))
 }
 
 pub(super) fn report(request: &WebhookRequest<'_>, event: &Value) -> Option<ProviderReport> {

@@ -22,8 +22,8 @@ use super::{
     without_address,
 };
 use crate::address::hash;
-use crate::delivery::report::ProviderReport;
 use crate::receipts::bounce::{conclude, is_objection, judge};
+use crate::store::ProviderReport;
 use crate::store::row::ReceiptKind;
 
 /// The accepted topics and their signing certificates. Any AWS account can have SNS sign messages,
@@ -237,33 +237,18 @@ mod tests {
 
     #[test]
     fn certificate_url_is_limited_to_region_of_topic() {
-        assert!(
-            certificate_url(
-                "https://sns.us-west-2.amazonaws.com/SimpleNotificationService-0a.pem",
-                TOPIC
-            )
-            .is_some()
-        );
+        let good = "https://sns.us-west-2.amazonaws.com/SimpleNotificationService-0a.pem";
+        assert!(certificate_url(good, TOPIC).is_some());
         let china = "arn:aws-cn:sns:cn-north-1:1:mail";
         assert!(certificate_url("https://sns.cn-north-1.amazonaws.com.cn/x.pem", china).is_some());
         assert!(certificate_url("https://sns.cn-north-1.amazonaws.com/x.pem", china).is_none());
-        let of = |partition: &str, region: &str| {
-            topic_host(&format!("arn:{partition}:sns:{region}:1:mail"))
-        };
-        for (partition, region, host) in [
-            (
-                "aws-us-gov",
-                "us-gov-west-1",
-                "sns.us-gov-west-1.amazonaws.com",
-            ),
-            (
-                "aws-eusc",
-                "eusc-de-east-1",
-                "sns.eusc-de-east-1.amazonaws.eu",
-            ),
-            ("aws-iso", "us-iso-east-1", "sns.us-iso-east-1.c2s.ic.gov"),
+        for (partition, region, domain) in [
+            ("aws-us-gov", "us-gov-west-1", "amazonaws.com"),
+            ("aws-eusc", "eusc-de-east-1", "amazonaws.eu"),
+            ("aws-iso", "us-iso-east-1", "c2s.ic.gov"),
         ] {
-            assert_eq!(of(partition, region).as_deref(), Some(host));
+            let host = topic_host(&format!("arn:{partition}:sns:{region}:1:mail"));
+            assert_eq!(host, Some(format!("sns.{region}.{domain}")));
         }
         for bad in [
             "http://sns.us-west-2.amazonaws.com/x.pem",
@@ -287,13 +272,8 @@ mod tests {
         ] {
             assert!(certificate_url(bad, TOPIC).is_none(), "{bad}");
         }
-        for bad in [
-            "",
-            "mail",
-            "arn:aws:sqs:us-west-2:1:x",
-            "arn:evil:sns:us-west-2:1:x",
-            "arn:aws:sns:a.b:1:x",
-        ] {
+        let (queue, evil) = ("arn:aws:sqs:us-west-2:1:x", "arn:evil:sns:us-west-2:1:x");
+        for bad in ["", "mail", queue, evil, "arn:aws:sns:a.b:1:x"] {
             assert_eq!(topic_host(bad), None, "{bad}");
         }
     }
@@ -301,9 +281,8 @@ mod tests {
     #[test]
     fn subscription_of_another_topic_is_not_confirmed() {
         let url = |query: &str| format!("https://sns.us-west-2.amazonaws.com/?{query}");
-        let good = url(&format!(
-            "Action=ConfirmSubscription&TopicArn={TOPIC}&Token=23"
-        ));
+        let query = format!("Action=ConfirmSubscription&TopicArn={TOPIC}&Token=23");
+        let good = url(&query);
         assert!(subscribe_url(&good, TOPIC).is_some());
         for bad in [
             good.replace("us-west-2.amazonaws", "us-east-1.amazonaws"),

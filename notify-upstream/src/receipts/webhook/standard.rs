@@ -1,6 +1,5 @@
 //! Standard Webhooks.
 
-use http::HeaderMap;
 use postern_core::Secret;
 use postern_core::clock::Timestamp;
 
@@ -9,8 +8,8 @@ use super::{
     within_window,
 };
 use crate::address::hash;
-use crate::delivery::report::ProviderReport;
 use crate::notification::NotificationId;
+use crate::store::ProviderReport;
 use crate::store::row::ReceiptKind;
 
 /// Standard Webhooks (standardwebhooks.com, symmetric `v1`), for providers without built-in
@@ -41,61 +40,27 @@ impl StandardWebhook {
         &self,
         request: &WebhookRequest<'_>,
     ) -> Result<Vec<ProviderReport>, WebhookRejection> {
-        let SignatureHeaders {
-            id,
-            timestamp,
-            tags,
-        } = signature(request.headers, request.now)?;
+        let id = header(request.headers, "webhook-id")?;
+        let timestamp = header(request.headers, "webhook-timestamp")?;
+        let signatures = header(request.headers, "webhook-signature")?;
+        within_window(timestamp, request.now, SIGNATURE_WINDOW)?;
         let key = base64(self.key.expose())?;
         let head = format!("{id}.{timestamp}.");
         let parts = [head.as_bytes(), request.body];
-        let is_signed = |tag: &Vec<u8>| hmac_sha256(&key, &parts, tag).is_ok();
-        if !tags.iter().any(is_signed) {
+        // More than one during rotation of a secret.
+        let mut encoded = signatures.split(' ').take(MAX_SIGNATURES);
+        if !encoded.any(|one| {
+            let tag = one.strip_prefix("v1,").map(base64);
+            tag.is_some_and(|tag| hmac_sha256(&key, &parts, &tag.unwrap_or_default()).is_ok())
+        }) {
             return Err(WebhookRejection::Signature);
         }
         report(request, id).map(|report| vec![report])
     }
 }
 
-/// The signature headers.
-struct SignatureHeaders<'a> {
-    id: &'a str,
-    timestamp: &'a str,
-    /// More than one during rotation of a secret.
-    tags: Vec<Vec<u8>>,
-}
-
 /// Maximum number of signatures that are tried.
 const MAX_SIGNATURES: usize = 8;
-
-/// Parses the signature headers. The timestamp is within the window, and at least one signature has
-/// the right length.
-fn signature(
-    headers: &HeaderMap,
-    now: Timestamp,
-) -> Result<SignatureHeaders<'_>, WebhookRejection> {
-    let id = header(headers, "webhook-id")?;
-    let timestamp = header(headers, "webhook-timestamp")?;
-    let signatures = header(headers, "webhook-signature")?;
-    within_window(timestamp, now, SIGNATURE_WINDOW)?;
-    let encoded = signatures
-        .split(' ')
-        .take(MAX_SIGNATURES)
-        .filter_map(|one| one.strip_prefix("v1,"));
-    let tags: Vec<Vec<u8>> = encoded
-        .filter_map(|one| base64(one).ok())
-        .filter(|tag| tag.len() == 32)
-        .collect();
-    if tags.is_empty() {
-        Err(WebhookRejection::Signature)
-    } else {
-        Ok(SignatureHeaders {
-            id,
-            timestamp,
-            tags,
-        })
-    }
-}
 
 pub(super) fn report(
     request: &WebhookRequest<'_>,

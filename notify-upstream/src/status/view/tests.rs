@@ -61,121 +61,65 @@ fn receipt(kind: ReceiptKind, seconds: i64) -> HistoryEntry {
 }
 
 fn view(history: Vec<HistoryEntry>, seconds: i64) -> StatusView {
-    StatusView::of(&snapshot(history), at(seconds), |_| ChannelFlow {
-        low_throttle: LowPriorityThrottle::Paused,
-        next_probe_at: None,
-        ..ChannelFlow::default()
+    StatusView::of(&snapshot(history), at(seconds), |_| ChannelFlow::default())
+}
+
+/// Returns the entry of a waiting row whose attempt began and whose next attempt is due at these
+/// seconds.
+fn waiting(attempt: i32, since: Option<i64>, due: Option<i64>) -> HistoryEntry {
+    HistoryEntry::Waiting(WaitingRow {
+        attempt,
+        since: since.map(at),
+        due: due.map(at),
     })
 }
 
-fn view_of(waiting: WaitingRow) -> StatusView {
-    view(vec![HistoryEntry::Waiting(waiting)], 10)
-}
-
 #[test]
-fn waiting_low_notification_has_a_wait_reason() {
-    let waiting = WaitingRow {
-        attempt: 0,
-        since: None,
-        due: None,
-    };
-    let queued = view_of(waiting);
-    assert_eq!(
-        (queued.status, queued.wait_reason, queued.attempts),
-        (NotificationStatus::Queued, Some("LOW_PAUSED"), 0)
-    );
-    let running = WaitingRow {
-        attempt: 1,
-        since: Some(at(5)),
-        due: None,
-    };
-    let started = view_of(running);
-    assert_eq!(
-        (started.status, started.wait_reason, started.events.len()),
-        (NotificationStatus::Queued, None, 2)
-    );
-}
-
-#[test]
-fn wait_for_provider_has_reason_and_next_attempt() {
-    let flow = |_| ChannelFlow {
-        low_throttle: LowPriorityThrottle::Paused,
-        next_probe_at: Some(at(12)),
-        ..ChannelFlow::default()
-    };
-    let view = |waiting| {
-        StatusView::of(
-            &snapshot(vec![HistoryEntry::Waiting(waiting)]),
-            at(10),
-            flow,
-        )
-    };
-    let waiting = view(WaitingRow {
-        attempt: 0,
-        since: None,
-        due: None,
-    });
-    assert_eq!(
-        (waiting.wait_reason, waiting.next_attempt_at),
-        (Some("PROVIDER_UNAVAILABLE"), Some(at(12)))
-    );
-    let repeated = view(WaitingRow {
-        attempt: 1,
-        since: None,
-        due: Some(at(20)),
-    });
-    assert_eq!(
-        (repeated.wait_reason, repeated.next_attempt_at),
-        (Some("RETRY"), Some(at(20)))
-    );
-    let started = view(WaitingRow {
-        attempt: 1,
-        since: Some(at(9)),
-        due: None,
-    });
-    assert_eq!((started.wait_reason, started.next_attempt_at), (None, None));
+fn waiting_notification_has_reason_and_next_attempt() {
+    // The attempt, when it began and is due, and whether the provider is unavailable until 12 s.
+    let rows = [
+        ((0, None, None, false), (Some("LOW_PAUSED"), None, 1)),
+        ((1, Some(5), None, false), (None, None, 2)),
+        (
+            (0, None, None, true),
+            (Some("PROVIDER_UNAVAILABLE"), Some(12), 1),
+        ),
+        ((1, None, Some(20), true), (Some("RETRY"), Some(20), 1)),
+        ((1, Some(9), None, true), (None, None, 2)),
+    ];
+    for ((attempt, since, due, is_down), (reason, next, events)) in rows {
+        let flow = |_| ChannelFlow {
+            low_throttle: LowPriorityThrottle::Paused,
+            next_probe_at: is_down.then_some(at(12)),
+            ..ChannelFlow::default()
+        };
+        let history = vec![waiting(attempt, since, due)];
+        let view = StatusView::of(&snapshot(history), at(10), flow);
+        let about = format!("{attempt} {since:?} {due:?}");
+        assert_eq!(view.status, NotificationStatus::Queued, "{about}");
+        let found = (view.wait_reason, view.next_attempt_at);
+        assert_eq!(found, (reason, next.map(at)), "{about}");
+        assert_eq!(view.events.len(), events, "{about}");
+    }
 }
 
 #[test]
 fn imprecise_report_is_placed_after_its_attempt() {
     let mut snapshot = snapshot(Vec::new());
     snapshot.record.created_at = Timestamp(NOW.0 + 400);
-    let HistoryEntry::Result(sent) = result(ResultKind::Sent, 1, 0) else {
+    let HistoryEntry::Result(mut sent) = result(ResultKind::Sent, 1, 0) else {
         panic!("a result")
     };
-    let sent = ResultRow {
-        began_at: Some(Timestamp(NOW.0 + 410)),
-        at: Timestamp(NOW.0 + 600),
-        ..sent
-    };
-    for offset_ms in [0, -5000] {
-        let delivered = Timestamp(NOW.0 + offset_ms);
-        let report = HistoryEntry::Receipt(ReceiptEntry {
-            kind: ReceiptKind::Delivered,
-            at: delivered,
-            provider: "sns".to_owned(),
-            code: None,
-            detail: None,
-        });
-        for history in [
-            vec![report.clone(), HistoryEntry::Result(sent.clone())],
-            vec![HistoryEntry::Result(sent.clone()), report],
-        ] {
-            let view = StatusView::of(
-                &NotificationSnapshot {
-                    history,
-                    ..snapshot.clone()
-                },
-                at(20),
-                |_| ChannelFlow::default(),
-            );
+    sent.began_at = Some(Timestamp(NOW.0 + 410));
+    sent.at = Timestamp(NOW.0 + 600);
+    let sent = HistoryEntry::Result(sent);
+    for (seconds, last) in [(0, ["SENT", "DELIVERED"]), (-5, ["DELIVERED", "SENT"])] {
+        let report = receipt(ReceiptKind::Delivered, seconds);
+        for history in [[report.clone(), sent.clone()], [sent.clone(), report]] {
+            snapshot.history = history.into();
+            let view = StatusView::of(&snapshot, at(20), |_| ChannelFlow::default());
             let types: Vec<_> = view.events.iter().map(|event| event.r#type).collect();
-            let expected: &[&str] = if offset_ms == 0 {
-                &["QUEUED", "ATTEMPTED", "SENT", "DELIVERED"]
-            } else {
-                &["QUEUED", "ATTEMPTED", "DELIVERED", "SENT"]
-            };
-            assert_eq!(types, expected, "{offset_ms}");
+            assert_eq!(types, [&["QUEUED", "ATTEMPTED"], &last[..]].concat());
             assert!(view.events.is_sorted_by_key(|event| event.at));
         }
     }
@@ -183,63 +127,34 @@ fn imprecise_report_is_placed_after_its_attempt() {
 
 #[test]
 fn notification_certain_to_expire_is_expired() {
-    let waiting = WaitingRow {
-        attempt: 0,
-        since: None,
-        due: None,
-    };
-    assert_eq!(
-        view(vec![HistoryEntry::Waiting(waiting)], 3600).status,
-        NotificationStatus::Expired
-    );
-    let running = WaitingRow {
-        attempt: 1,
-        since: Some(at(3599)),
-        due: None,
-    };
-    assert_eq!(
-        view(vec![HistoryEntry::Waiting(running)], 3600).status,
-        NotificationStatus::Queued,
-        "an attempt in progress may still succeed"
-    );
+    let status = |row| view(vec![row], 3600).status;
+    assert_eq!(status(waiting(0, None, None)), NotificationStatus::Expired);
+    let running = status(waiting(1, Some(3599), None));
+    let may_succeed = "an attempt in progress may still succeed";
+    assert_eq!(running, NotificationStatus::Queued, "{may_succeed}");
 }
 
 #[test]
 fn only_a_bounce_overrides_delivered() {
+    use ReceiptKind::{Bounced, Deferred, Delivered, Failed};
     let sent = || result(ResultKind::Sent, 1, 1);
-    let status = |receipts: &[ReceiptKind]| {
-        let history = std::iter::once(sent())
-            .chain(receipts.iter().map(|kind| receipt(*kind, 9)))
-            .collect();
-        view(history, 20).status
-    };
-    use ReceiptKind::{Bounced, Deferred, Delivered};
-    assert_eq!(status(&[Delivered, Bounced]), NotificationStatus::Failed);
-    assert_eq!(
-        status(&[Delivered, Deferred]),
-        NotificationStatus::Delivered
-    );
-    assert_eq!(
-        status(&[Delivered, ReceiptKind::Failed]),
-        NotificationStatus::Delivered
-    );
+    let rows: [(&[ReceiptKind], _); 5] = [
+        (&[Delivered, Bounced], NotificationStatus::Failed),
+        (&[Delivered, Deferred], NotificationStatus::Delivered),
+        (&[Delivered, Failed], NotificationStatus::Delivered),
+        (&[Deferred], NotificationStatus::Sent),
+        (&[ReceiptKind::Sent], NotificationStatus::Sent),
+    ];
+    for (kinds, expected) in rows {
+        let receipts = kinds.iter().map(|kind| receipt(*kind, 9));
+        let history = std::iter::once(sent()).chain(receipts);
+        assert_eq!(view(history.collect(), 20).status, expected, "{kinds:?}");
+    }
     let bounced = view(vec![sent(), receipt(Delivered, 5), receipt(Bounced, 9)], 20);
     assert_eq!(bounced.reason.as_deref(), Some("BOUNCED"));
-    assert_eq!(status(&[Deferred]), NotificationStatus::Sent);
-    assert_eq!(status(&[ReceiptKind::Sent]), NotificationStatus::Sent);
-}
-
-#[test]
-fn receipt_before_sent_is_stored_is_applied() {
-    let running = HistoryEntry::Waiting(WaitingRow {
-        attempt: 1,
-        since: Some(at(1)),
-        due: None,
-    });
-    assert_eq!(
-        view(vec![running, receipt(ReceiptKind::Delivered, 2)], 3).status,
-        NotificationStatus::Delivered
-    );
+    // The report may arrive before the result is stored.
+    let early = vec![waiting(1, Some(1), None), receipt(Delivered, 2)];
+    assert_eq!(view(early, 3).status, NotificationStatus::Delivered);
 }
 
 proptest! {

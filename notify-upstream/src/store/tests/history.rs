@@ -10,29 +10,20 @@ async fn dead_worker_cannot_renew() {
             let renewal = store.renew_workers(&[ME], Some(later(s)), timeout_s * 1000);
             renewal.await.expect("the server answers")
         };
-        store
-            .register_worker(ME, Some(NOW))
-            .await
-            .expect("no error");
+        ok(store.register_worker(ME, Some(NOW))).await;
         let renewal = renew(3, 3).await;
         assert_eq!(renewal.renewed, [ME]);
         assert!(renewal.dead.is_empty());
         let late = renew(20, 10).await;
         assert!(late.renewed.is_empty(), "it stays dead");
         assert_eq!(late.dead, [ME]);
-        store.accept(&orders(0, 1)).await.expect("no error");
+        ok(store.accept(&orders(0, 1))).await;
         claim(&store, 1, ME, &[]).await;
-        assert_eq!(
-            store.delete_dead_workers(later(4)).await.expect("no error"),
-            0,
-            "the worker holds a row"
-        );
+        let deleted = ok(store.delete_dead_workers(later(4))).await;
+        assert_eq!(deleted, 0, "the worker holds a row");
         let rescued = claim(&store, 1, OTHER, &[ME]).await;
         assert_eq!(rescued.len(), 1);
-        assert_eq!(
-            store.delete_dead_workers(later(4)).await.expect("no error"),
-            1
-        );
+        assert_eq!(ok(store.delete_dead_workers(later(4))).await, 1);
     }
 }
 
@@ -40,34 +31,23 @@ async fn dead_worker_cannot_renew() {
 async fn receipts_are_unique_and_may_precede_the_result() {
     for (store, _database) in stores().await {
         let row = notification(order_at(NOW), Priority::Normal);
-        let receipt = |event: &str, kind| Receipt {
-            provider: "standard".to_owned(),
-            event_id: event.to_owned(),
-            id: row.id,
-            kind,
-            at: NOW,
-            code: None,
-            detail: Some("ok".to_owned()),
-        };
         let both = [
-            receipt("1", ReceiptKind::Delivered),
-            receipt("2", ReceiptKind::Sent),
+            receipt(row.id, "1\n", ReceiptKind::Delivered),
+            receipt(row.id, "2", ReceiptKind::Sent),
         ];
-        assert_eq!(store.save_receipts(&both).await.expect("no error"), 2);
-        assert_eq!(store.save_receipts(&both).await.expect("no error"), 0);
-        assert!(store.read(&[row.id]).await.expect("no error").is_empty());
-        store
-            .accept(std::slice::from_ref(&row))
-            .await
-            .expect("no error");
+        let foreign = ProviderReport {
+            id: None,
+            ..both[0].clone()
+        };
+        let reports = [&both[..], &[foreign]].concat();
+        assert_eq!(ok(store.save_receipts("standard", &reports)).await, 2);
+        assert_eq!(ok(store.save_receipts("standard", &both)).await, 0);
+        assert!(ok(store.read(&[row.id])).await.is_empty());
+        ok(store.accept(std::slice::from_ref(&row))).await;
         let entry = snapshot(&store, row.id).await.history;
-        assert_eq!(
-            entry
-                .iter()
-                .filter(|entry| matches!(entry, HistoryEntry::Receipt(..)))
-                .count(),
-            2
-        );
+        let receipts = entry.iter();
+        let receipts = receipts.filter(|entry| matches!(entry, HistoryEntry::Receipt(..)));
+        assert_eq!(receipts.count(), 2);
     }
 }
 
@@ -83,12 +63,12 @@ async fn rows_due_at_one_time_keep_their_order_over_moves() {
         let mut ids: Vec<_> = rows.iter().map(|row| row.id).collect();
         ids.sort_unstable();
         rows.reverse();
-        store.accept(&rows).await.expect("no error");
+        ok(store.accept(&rows)).await;
         for _ in 0..3 {
-            let moved = store.move_due(due, 20).await.expect("no error");
+            let moved = ok(store.move_due(due, 20)).await;
             assert_eq!(moved.len(), 20);
         }
         let claimed = claim(&store, 100, ME, &[]).await;
-        assert_eq!(claimed.iter().map(|row| row.id).collect::<Vec<_>>(), ids);
+        assert_eq!(super::ids(&claimed), ids);
     }
 }

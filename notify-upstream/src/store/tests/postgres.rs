@@ -17,13 +17,8 @@ async fn claim_updates_are_heap_only() {
         panic!("PostgreSQL")
     };
     let pages = "SELECT array_agg((ctid::text::point)[0]::int8 ORDER BY ord) FROM notify_queue";
-    let pages = async || {
-        sqlx::query_scalar::<_, Vec<i64>>(pages)
-            .fetch_one(pool)
-            .await
-            .expect("no error")
-    };
-    store.accept(&orders(0, 1_000)).await.expect("no error");
+    let pages = async || ok(sqlx::query_scalar::<_, Vec<i64>>(pages).fetch_one(pool)).await;
+    ok(store.accept(&orders(0, 1_000))).await;
     let before = pages().await;
     assert_eq!(claim(&store, 1_000, ME, &[]).await.len(), 1_000);
     assert_eq!(pages().await, before);
@@ -35,62 +30,34 @@ async fn release_after_takeover_changes_nothing() {
     let Database::Postgres(pool) = &test.database else {
         panic!("PostgreSQL")
     };
-    store.accept(&orders(0, 1)).await.expect("no error");
+    ok(store.accept(&orders(0, 1))).await;
     let mine = claim(&store, 1, ME, &[]).await.pop().expect("it exists");
     const WAIT: &str = "SELECT count(*) FROM pg_stat_activity
         WHERE datname = current_database() AND wait_event_type = 'Lock'";
     let mut other = pool.begin().await.expect("a transaction begins");
     let takes = format!("UPDATE notify_queue SET worker = {OTHER}, fence = fence + 1");
-    sqlx::query(AssertSqlSafe(takes))
-        .execute(&mut *other)
-        .await
-        .expect("the row is taken over");
+    ok(other.execute(AssertSqlSafe(takes))).await;
     let result = ended(&mine, ME, ResultKind::Sent, Next::Done);
     let (finishing, releasing) = (store.clone(), store.clone());
     let finish = tokio::spawn(async move { finishing.finish(&[result]).await });
-    let release = tokio::spawn(async move {
-        releasing
-            .release(&[ClaimRef {
-                id: mine.id,
-                fence: mine.fence,
-            }])
-            .await
-    });
-    while sqlx::query_scalar::<_, i64>(WAIT)
-        .fetch_one(pool)
-        .await
-        .expect("the request succeeds")
-        < 2
-    {
+    let release = tokio::spawn(async move { releasing.release(&[(mine.id, mine.fence)]).await });
+    while ok(sqlx::query_scalar::<_, i64>(WAIT).fetch_one(pool)).await < 2 {
         tokio::task::yield_now().await;
     }
     other.commit().await.expect("the store has it");
-    assert_eq!(
-        finish
-            .await
-            .expect("no panic")
-            .expect("the request is answered"),
-        0
-    );
-    let released = release.await.expect("no panic");
-    released.expect("the request is answered");
+    assert_eq!(ok(finish).await.expect("answered"), 0);
+    ok(release).await.expect("answered");
     let row = sqlx::query_as::<_, (i64, i32)>("SELECT worker, fence FROM notify_queue");
-    assert_eq!(
-        row.fetch_one(pool).await.expect("the row exists"),
-        (OTHER, 2)
-    );
+    assert_eq!(ok(row.fetch_one(pool)).await, (OTHER, 2));
 }
 
 /// Returns the plan of a statement on a connection of the queue.
 async fn plan(queue: &PostgresPool, name: &str, sql: &str) -> String {
     let mut connection = queue.acquire().await.expect("a connection");
-    connection
-        .execute(AssertSqlSafe(format!("PREPARE {name} AS {sql}")))
-        .await
-        .expect("prepared");
-    let parameters = (1..10)
-        .take_while(|n| sql.contains(&format!("${n}")))
-        .count();
+    let prepare = AssertSqlSafe(format!("PREPARE {name} AS {sql}"));
+    ok(connection.execute(prepare)).await;
+    let parameters = (1..10).take_while(|n| sql.contains(&format!("${n}")));
+    let parameters = parameters.count();
     let nothing = vec!["NULL"; parameters].join(", ");
     let explain = format!("EXPLAIN EXECUTE {name} ({nothing})");
     let lines: Vec<String> = sqlx::query_scalar(AssertSqlSafe(explain))
@@ -122,16 +89,10 @@ async fn stale_statistics_do_not_cause_table_scans() {
     for (name, sql) in queue::hot_statements(store.syntax) {
         let plan = plan(queue, name, &sql).await;
         let count = |what: &str| plan.matches(what).count();
-        assert_eq!(
-            count("Join Filter") + count("Seq Scan"),
-            0,
-            "{name}: {plan}"
-        );
-        assert_eq!(
-            count("Scan using") + count("Scan Backward using"),
-            count("Index Cond"),
-            "{name}: {plan}"
-        );
+        let all_rows = count("Join Filter") + count("Seq Scan");
+        assert_eq!(all_rows, 0, "{name}: {plan}");
+        let scans = count("Scan using") + count("Scan Backward using");
+        assert_eq!(scans, count("Index Cond"), "{name}: {plan}");
         assert_eq!(count("Sort Key: notify_"), 0, "{name}: {plan}");
     }
 }
@@ -157,10 +118,10 @@ async fn page_of_a_caller_does_not_depend_on_others_rows() {
     let mut own = orders(9_000, 2);
     own[0].record.creator = service.creator.to_string();
     own[1].record.creator = user.creator.to_string();
-    store.accept(&own).await.expect("stored");
+    ok(store.accept(&own)).await;
     for foreign in [0, 100, 1_500] {
         let rows = orders(foreign, foreign);
-        store.accept(&rows).await.expect("stored");
+        ok(store.accept(&rows)).await;
         pool.execute("ANALYZE").await.expect("analyzed");
         for (principal, recipient, status, count) in [
             (&service, None, None, 1),
@@ -185,11 +146,8 @@ async fn page_of_a_caller_does_not_depend_on_others_rows() {
             };
             let page = reader.page(None, 1, view).await.expect("a page");
             let case = format!("{foreign} {principal:?} {recipient:?}");
-            assert_eq!(
-                (page.notifications.len(), page.next),
-                (count, None),
-                "{case}"
-            );
+            let found = (page.notifications.len(), page.next);
+            assert_eq!(found, (count, None), "{case}");
             let statements = executed().await - before;
             assert!((1..=2).contains(&statements), "{statements} {case}");
         }

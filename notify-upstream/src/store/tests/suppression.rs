@@ -37,20 +37,13 @@ async fn removed_address_leaves_one_list_and_may_return() {
         };
         add().await;
         add().await;
-        assert_eq!(lists.take_added(), 1, "counted once");
-        lists
-            .unsubscribe(Channel::Email, hash(ADA), "news", "unsubscribed")
-            .await
-            .expect("stored");
+        ok(lists.unsubscribe(Channel::Email, hash(ADA), "news", "unsubscribed")).await;
         let look = async || list_of(&store, Channel::Email, "news").await;
         assert_eq!(look().await, Some(suppressed));
         assert_eq!(remove(&store, suppressed, "news").await, 0);
         assert_eq!(remove(&store, suppressed, "").await, 1);
-        assert_eq!(
-            look().await,
-            Some(unsubscribed),
-            "removed from one list only"
-        );
+        let left = look().await;
+        assert_eq!(left, Some(unsubscribed), "removed from one list only");
         add().await;
         assert_eq!(look().await, Some(suppressed), "suppressed again");
         assert_eq!(remove(&store, suppressed, "").await, 1);
@@ -63,10 +56,7 @@ async fn removed_address_leaves_one_list_and_may_return() {
 async fn address_leaves_one_category_and_returns() {
     for (store, _database) in stores().await {
         let lists = Suppression::new(store.clone());
-        lists
-            .unsubscribe(Channel::Email, hash(ADA), "news", "complained")
-            .await
-            .expect("no error");
+        ok(lists.unsubscribe(Channel::Email, hash(ADA), "news", "complained")).await;
         let left = Some(SuppressionList::Unsubscribed);
         assert_eq!(list_of(&store, Channel::Email, "news").await, left);
         assert_eq!(list_of(&store, Channel::Email, "jobs").await, None);
@@ -74,10 +64,7 @@ async fn address_leaves_one_category_and_returns() {
         let none = lists.list_of(Channel::Email, &ada(), None).await;
         assert_eq!(none.expect("found"), None, "of no category");
         for (category, expected) in [("jobs", left), ("news", None)] {
-            lists
-                .resubscribe(Channel::Email, hash(ADA), category)
-                .await
-                .expect("no error");
+            ok(lists.resubscribe(Channel::Email, hash(ADA), category)).await;
             assert_eq!(list_of(&store, Channel::Email, "news").await, expected);
         }
     }
@@ -99,8 +86,7 @@ async fn address_that_cannot_be_stored_is_stored_later() {
             lists.add_deferred().await.expect_err("the table is away");
         }
         rename("away", "notify_suppression").await;
-        lists.add_deferred().await.expect("stored");
-        assert_eq!(lists.take_added(), 1, "of two");
+        ok(lists.add_deferred()).await;
         let found = list_of(&store, Channel::Email, "news").await;
         assert_eq!(found, Some(SuppressionList::Suppressed));
     }

@@ -83,7 +83,7 @@ fn account(stand_in: &StandIn) -> (FcmAccount, String) {
     (account, pem("PUBLIC KEY", public.as_ref()))
 }
 
-async fn send(fcm: &FcmProvider) -> Result<ProviderAck, ProviderRefusal> {
+async fn send(fcm: &FcmProvider) -> SendResult {
     let to = Address::DeviceToken(DeviceToken::parse("device-1").expect("token"));
     let content = MessageContent::Push {
         title: "Hello".to_owned(),
@@ -102,47 +102,32 @@ async fn access_token_is_requested_once() {
     let (stand_in, clock) = (stand_in().await, Clock::manual(Timestamp(0)));
     let (fcm, public) = fcm(&stand_in, &clock);
     for _ in 0..2 {
-        assert_eq!(
-            send(&fcm).await.expect("no error").detail.as_deref(),
-            Some("projects/p/messages/1")
-        );
+        let name = send(&fcm).await.expect("no error");
+        assert_eq!(name.as_deref(), Some("projects/p/messages/1"));
     }
     let heard = stand_in.api.requests.lock().clone();
     let paths: Vec<&str> = heard.iter().map(|it| it.path.as_str()).collect();
-    assert_eq!(
-        paths,
-        [
-            "/token",
-            "/v1/projects/p/messages:send",
-            "/v1/projects/p/messages:send"
-        ]
-    );
+    let send = "/v1/projects/p/messages:send";
+    assert_eq!(paths, ["/token", send, send]);
     assert_eq!(heard[1].authorization, "Bearer ya29.1");
     let message: Value = serde_json::from_str(&heard[1].body).expect("JSON");
     let field = |pointer: &str| message.pointer(pointer).cloned().unwrap_or_default();
-    assert_eq!(
-        (
-            field("/message/token"),
-            field("/message/notification/title")
-        ),
-        ("device-1".into(), "Hello".into())
-    );
-    assert_eq!(
-        (
-            field("/message/android/ttl"),
-            field("/message/android/priority")
-        ),
-        ("60s".into(), "HIGH".into())
-    );
+    for (pointer, value) in [
+        ("/message/token", "device-1"),
+        ("/message/notification/title", "Hello"),
+        ("/message/android/ttl", "60s"),
+        ("/message/android/priority", "HIGH"),
+    ] {
+        assert_eq!(field(pointer), value, "{pointer}");
+    }
     let id = field("/message/data/notificationId");
     assert_eq!(field("/message/android/collapse_key"), id);
     assert_eq!(
         field("/message/apns/headers"),
         json!({"apns-priority": "10", "apns-collapse-id": id, "apns-expiration": "60"})
     );
-    let form: Vec<(String, String)> = url::form_urlencoded::parse(heard[0].body.as_bytes())
-        .into_owned()
-        .collect();
+    let form = url::form_urlencoded::parse(heard[0].body.as_bytes());
+    let form: Vec<(String, String)> = form.into_owned().collect();
     assert_eq!(form[0].1, "urn:ietf:params:oauth:grant-type:jwt-bearer");
     if judge::installed("access_token_is_requested_once").is_some() {
         let audience = stand_in.api.base.join("token").expect("URL").to_string();

@@ -11,14 +11,6 @@ use postern_core::email::EmailAddress;
 use super::SmtpConfig;
 use crate::delivery::mail_token::TokenPurpose;
 use crate::delivery::provider::OutgoingMessage;
-use crate::notification::NotificationId;
-
-/// A rendered e-mail.
-pub(super) struct RenderedMail<'a> {
-    pub(super) subject: &'a str,
-    pub(super) text: &'a str,
-    pub(super) html: Option<&'a str>,
-}
 
 /// Builds the message: one recipient, the same `Message-ID` for all attempts. Bodies are
 /// encoded, so that no line of the content can end the message or start a header.
@@ -26,7 +18,7 @@ pub(super) fn build(
     config: &SmtpConfig,
     message: &OutgoingMessage<'_>,
     to: &EmailAddress,
-    rendered: &RenderedMail<'_>,
+    (subject, text, html): (&str, &str, Option<&str>),
 ) -> Result<Mail, String> {
     let (from, name) = &config.from;
     let name = (!name.is_empty()).then(|| name.clone());
@@ -36,8 +28,8 @@ pub(super) fn build(
         .from(Mailbox::new(name, address(from)?))
         .to(Mailbox::new(None, address(to)?))
         .envelope(envelope(config, message, to)?)
-        .raw_header(subject(rendered.subject)?)
-        .message_id(Some(message_id(message.id, domain)))
+        .raw_header(subject_header(subject)?)
+        .message_id(Some(format!("<{}@{domain}>", message.id)))
         .date(date)
         .raw_header(raw_header("Auto-Submitted", "auto-generated".to_owned())?);
     if let (true, Some(prefix), Some(tokens)) =
@@ -54,11 +46,8 @@ pub(super) fn build(
                 "List-Unsubscribe=One-Click".to_owned(),
             )?);
     }
-    let (text, html) = (
-        normalize_text(rendered.text),
-        rendered.html.map(normalize_text),
-    );
-    let mail = match html {
+    let text = normalize_text(text);
+    let mail = match html.map(normalize_text) {
         Some(html) => builder.multipart(MultiPart::alternative_plain_html(text, html)),
         None => builder.singlepart(SinglePart::plain(text)),
     };
@@ -104,7 +93,7 @@ fn raw_header(name: &'static str, value: String) -> Result<HeaderValue, String> 
 
 /// Returns the subject. Mail programs decode `=?…?=` wherever it stands (RFC 2047 section 5), so
 /// that a text which contains it is encoded as a whole: what is shown is what was given.
-fn subject(text: &str) -> Result<HeaderValue, String> {
+fn subject_header(text: &str) -> Result<HeaderValue, String> {
     if !text.contains("=?") {
         return raw_header("Subject", text.to_owned());
     }
@@ -134,9 +123,4 @@ fn normalize_text(text: &str) -> String {
     text.chars()
         .filter(|c| !c.is_control() || matches!(c, '\n' | '\t'))
         .collect()
-}
-
-/// Returns the `Message-ID` of a notification, the same for all attempts.
-fn message_id(id: NotificationId, domain: &str) -> String {
-    format!("<{id}@{domain}>")
 }

@@ -2,7 +2,7 @@
 
 use aws_lc_rs::aead::{AES_128_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
 use aws_lc_rs::agreement::{self, ECDH_P256, PrivateKey, UnparsedPublicKey};
-use aws_lc_rs::hmac;
+use aws_lc_rs::hkdf::{HKDF_SHA256, Salt};
 use aws_lc_rs::rand::{SecureRandom, SystemRandom};
 use base64::Engine;
 use base64::engine::general_purpose::URL_SAFE_NO_PAD;
@@ -43,14 +43,13 @@ fn seal_with(
     let public = ours.compute_public_key().ok()?;
     let info = [b"WebPush: info\0".as_slice(), &theirs, public.as_ref()].concat();
     let peer = UnparsedPublicKey::new(&ECDH_P256, &theirs);
-    let input = agreement::agree(ours, peer, (), |shared| {
-        Ok(expand(&extract(&auth, shared), &info))
-    })
-    .ok()?;
-    let key = extract(salt, &input);
+    let secret = agreement::agree(ours, peer, (), |shared| {
+        hkdf(&auth, shared, &info).ok_or(())
+    });
+    let secret = secret.ok()?;
     let (content, nonce) = (
-        expand(&key, b"Content-Encoding: aes128gcm\0"),
-        expand(&key, b"Content-Encoding: nonce\0"),
+        hkdf(salt, &secret, b"Content-Encoding: aes128gcm\0")?,
+        hkdf(salt, &secret, b"Content-Encoding: nonce\0")?,
     );
     let cipher = LessSafeKey::new(UnboundKey::new(&AES_128_GCM, &content[..16]).ok()?);
     let nonce = Nonce::try_assume_unique_for_key(&nonce[..12]).ok()?;
@@ -68,26 +67,22 @@ fn seal_with(
     Some([header, sealed].concat())
 }
 
-/// HKDF-Extract (RFC 5869 section 2.2) with SHA-256.
-fn extract(salt: &[u8], input: &[u8]) -> Vec<u8> {
-    hmac::sign(&hmac::Key::new(hmac::HMAC_SHA256, salt), input)
-        .as_ref()
-        .to_vec()
-}
-
-/// The first block of HKDF-Expand (section 2.3); no caller needs more than 32 bytes.
-fn expand(key: &[u8], info: &[u8]) -> Vec<u8> {
-    hmac::sign(
-        &hmac::Key::new(hmac::HMAC_SHA256, key),
-        &[info, &[1]].concat(),
-    )
-    .as_ref()
-    .to_vec()
+/// Returns 32 bytes of HKDF with SHA-256 (RFC 5869).
+fn hkdf(salt: &[u8], secret: &[u8], info: &[u8]) -> Option<[u8; 32]> {
+    let (mut key, infos) = ([0; 32], [info]);
+    let pseudorandom = Salt::new(HKDF_SHA256, salt).extract(secret);
+    let expanded = pseudorandom.expand(&infos, HKDF_SHA256);
+    expanded.ok()?.fill(&mut key).ok()?;
+    Some(key)
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    const PUBLIC: &str =
+        "BCVxsr7N_eNgVRqvHtD0zTZsEc6-VV-JvLexhqUzORcxaOzi6-AYWXvTBHm4bjyPjs7Vd8pZGH6SRpkNtoIAiw4";
+    const AUTH: &str = "BTBZMqHH6r4Tts7J_aSIgg";
 
     #[test]
     fn rfc_8291_example_is_reproduced() {
@@ -97,31 +92,19 @@ mod tests {
         let salt: [u8; 16] = decode("DGv6ra1nlYgDCS1FRnbzlw")
             .try_into()
             .expect("16 bytes");
-        let sealed = seal_with(
-            b"When I grow up, I want to be a watermelon",
-            "BCVxsr7N_eNgVRqvHtD0zTZsEc6-VV-JvLexhqUzORcxaOzi6-AYWXvTBHm4bjyPjs7Vd8pZGH6SRpkNtoIAiw4",
-            "BTBZMqHH6r4Tts7J_aSIgg",
-            &ours,
-            &salt,
-        );
+        let text = b"When I grow up, I want to be a watermelon";
+        let sealed = seal_with(text, PUBLIC, AUTH, &ours, &salt);
         let expected = "DGv6ra1nlYgDCS1FRnbzlwAAEABBBP4z9KsN6nGRTbVYI_c7VJSPQTBtkgcy27mlmlMoZIIgDll6e3vCYLocInmYWAmS6Tlz\
                         AC8wEqKK6PBru3jl7A_yl95bQpu6cVPTpK4Mqgkf1CXztLVBSt2Ks3oZwbuwXPXLWyouBWLVWGNWQexSgSxsj_Qulcy4a-fN";
-        assert_eq!(
-            sealed
-                .map(|sealed| URL_SAFE_NO_PAD.encode(sealed))
-                .as_deref(),
-            Some(expected)
-        );
+        let sealed = sealed.map(|sealed| URL_SAFE_NO_PAD.encode(sealed));
+        assert_eq!(sealed.as_deref(), Some(expected));
     }
 
     #[test]
     fn long_message_or_invalid_key_is_rejected() {
-        let key = "BCVxsr7N_eNgVRqvHtD0zTZsEc6-VV-JvLexhqUzORcxaOzi6-AYWXvTBHm4bjyPjs7Vd8pZGH6SRpkNtoIAiw4";
-        assert!(
-            seal(&[0; 3993], key, "BTBZMqHH6r4Tts7J_aSIgg")
-                .is_some_and(|sealed| sealed.len() == 4096)
-        );
-        assert!(seal(&[0; 3994], key, "BTBZMqHH6r4Tts7J_aSIgg").is_none());
-        assert!(seal(b"x", "AAAA", "BTBZMqHH6r4Tts7J_aSIgg").is_none());
+        let sealed = seal(&[0; 3993], PUBLIC, AUTH);
+        assert_eq!(sealed.map(|sealed| sealed.len()), Some(4096));
+        assert!(seal(&[0; 3994], PUBLIC, AUTH).is_none());
+        assert!(seal(b"x", "AAAA", AUTH).is_none());
     }
 }

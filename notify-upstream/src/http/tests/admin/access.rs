@@ -28,7 +28,6 @@ async fn admin_routes_require_the_token_and_changes_a_name() {
     let (store, _database) = stores().await.swap_remove(0);
     let served = served(&store).await;
     let wrong = format!("Bearer {}", TOKEN.replace('0', "1"));
-    let right = format!("Bearer {TOKEN}");
     let body = json!({ "selector": { "code": "x" } });
     for (method, path, is_change) in ROUTES {
         let body = (method == Method::POST).then_some(&body);
@@ -40,7 +39,7 @@ async fn admin_routes_require_the_token_and_changes_a_name() {
             assert_problem(&found, 401, "authentication_required", None);
         }
         if is_change {
-            let headers = [("authorization", right.as_str())];
+            let headers = [("authorization", BEARER)];
             let found = served.call(method, path, &headers, body).await;
             assert_problem(&found, 400, "invalid_header", None);
         }
@@ -74,16 +73,14 @@ async fn nul_character_is_a_mistake_of_its_field() {
 async fn admin_routes_refuse_other_methods() {
     let (store, _database) = stores().await.swap_remove(0);
     let served = served(&store).await;
-    let right = format!("Bearer {TOKEN}");
-    let headers = [("authorization", right.as_str()), (OPERATOR, "ada")];
     for (method, path, _) in ROUTES {
         let others = [Method::GET, Method::POST, Method::PUT, Method::DELETE];
         for other in others.into_iter().filter(|other| *other != method) {
-            let found = served.call(other.clone(), path, &headers, None).await;
+            let found = served.call(other.clone(), path, &AS_ADA, None).await;
             assert_eq!(found.0, 405, "{other} {path}");
             assert_problem(&found, 405, "method_not_allowed", None);
         }
     }
-    let found = served.call(Method::GET, "none", &headers, None).await;
+    let found = served.call(Method::GET, "none", &AS_ADA, None).await;
     assert_problem(&found, 404, "not_found", None);
 }

@@ -39,19 +39,14 @@ fn all_fields_of_a_bounce_are_judged_together() {
             panic!("{row}")
         };
         let status = format!("Status: {status}\nDiagnostic-Code: {diagnostic}\n");
-        let report = only(&dsn(
-            "Reporting-MTA: dns; x\n\n",
-            &format!("{FAILED}{status}"),
-        ));
+        let fields = format!("{FAILED}{status}");
+        let report = only(&dsn("Reporting-MTA: dns; x\n\n", &fields));
         let expected = match code {
             "mailbox_full" | "provider_busy" => ReceiptKind::Failed,
             _ => ReceiptKind::Bounced,
         };
-        assert_eq!(
-            (report.kind, report.code.as_deref()),
-            (expected, Some(code)),
-            "{status}"
-        );
+        let found = (report.kind, report.code.as_deref());
+        assert_eq!(found, (expected, Some(code)), "{status}");
         let dead = (code == "mailbox_unknown").then_some("ada@example.com");
         assert_eq!(report.dead_address.as_deref(), dead, "{status}");
     }
@@ -61,34 +56,27 @@ fn all_fields_of_a_bounce_are_judged_together() {
 fn report_is_read_in_each_of_its_forms() {
     let fields = format!("{FAILED}Status: 5.1.1\n");
     let action = fields.replace("failed", "Failed (permanently)");
-    for mail in [
-        dsn("Reporting-MTA: dns; x\n", &fields),
-        dsn("", &fields),
-        dsn("Reporting-MTA: dns; x\n \n", &fields),
-        dsn(
-            "Reporting-MTA: dns; x\n\t\n",
-            &fields
-                .to_uppercase()
-                .replace("ADA@EXAMPLE.COM", "ada@example.com"),
-        ),
-        dsn("Reporting-MTA: dns; x\n\n", &action),
-        dsn("Reporting-MTA: dns; x\n\n", &fields.replace(": ", ":\n ")),
+    let ada = Some("ada@example.com");
+    let upper = fields
+        .to_uppercase()
+        .replace("ADA@EXAMPLE.COM", "ada@example.com");
+    for (message, fields) in [
+        ("Reporting-MTA: dns; x\n", &fields),
+        ("", &fields),
+        ("Reporting-MTA: dns; x\n \n", &fields),
+        ("Reporting-MTA: dns; x\n\t\n", &upper),
+        ("Reporting-MTA: dns; x\n\n", &action),
+        ("Reporting-MTA: dns; x\n\n", &fields.replace(": ", ":\n ")),
     ] {
-        let report = only(&mail);
-        assert_eq!(report.kind, ReceiptKind::Bounced, "{mail}");
-        assert_eq!(
-            report.dead_address.as_deref(),
-            Some("ada@example.com"),
-            "{mail}"
-        );
+        let report = only(&dsn(message, fields));
+        let found = (report.kind, report.dead_address.as_deref());
+        assert_eq!(found, (ReceiptKind::Bounced, ada), "{message:?} {fields:?}");
     }
     let two = format!("{fields}Original-Recipient: rfc822; bob@example.com\n{fields}");
     let reports = read_text(&dsn("Reporting-MTA: dns; x\n", &two));
     assert_eq!(reports.len(), 2, "{reports:?}");
-    assert!(
-        reports[1].dead_address.is_none(),
-        "forwarded to a dead address"
-    );
+    let forwarded = reports[1].dead_address.as_ref();
+    assert_eq!(forwarded, None, "forwarded to a dead address");
 }
 
 const QMAIL: &str = "From: MAILER-DAEMON@mx.example.com\nTo: bounces+{token}@example.org\n\
@@ -107,10 +95,8 @@ const EXIM_PLAIN: &str = "X-Failed-Recipients: ada@example.com\nTo: bounces+{tok
 fn plain_bounces_of_qmail_and_exim_need_our_token() {
     for (mail, unknown) in [(QMAIL, "(#5.1.1)"), (EXIM_PLAIN, "550 5.1.1")] {
         let report = only(mail);
-        assert_eq!(
-            (report.kind, report.code.as_deref()),
-            (ReceiptKind::Bounced, Some("mailbox_unknown"))
-        );
+        let found = (report.kind, report.code.as_deref());
+        assert_eq!(found, (ReceiptKind::Bounced, Some("mailbox_unknown")));
         assert_eq!(report.dead_address.as_deref(), Some("ada@example.com"));
         assert!(!report.detail.expect("a detail").contains("ada@"));
         assert!(read_with(&mail.replace("{token}", &token(ID, "eve@example.com")), &[]).is_empty());
@@ -118,10 +104,8 @@ fn plain_bounces_of_qmail_and_exim_need_our_token() {
         assert!(vague.dead_address.is_none(), "{vague:?}");
         assert_eq!(vague.kind, ReceiptKind::Failed, "{vague:?}");
         let full = unknown.replace("5.1.1", "5.2.2").replace("550", "552");
-        assert_eq!(
-            only(&mail.replace(unknown, &full)).code.as_deref(),
-            Some("mailbox_full")
-        );
+        let full = only(&mail.replace(unknown, &full));
+        assert_eq!(full.code.as_deref(), Some("mailbox_full"));
     }
 }
 
@@ -149,21 +133,14 @@ fn complaint_of_the_recipient_is_an_objection() {
         let mail = complaint(kind).replace("{token}", &token(ID, "ada@example.com"));
         let reports = read_with(&mail, &[hash("ada@example.com")]);
         let objectors: Vec<_> = reports.iter().map(|report| report.objector).collect();
-        assert_eq!(
-            objectors == [Some(hash("ada@example.com"))],
-            objects,
-            "{kind}: {reports:?}"
-        );
-        if let [report] = &reports[..] {
-            assert_eq!(
-                (report.kind, report.code.as_deref()),
-                (ReceiptKind::Delivered, Some("complained"))
-            );
+        let is_ada = objectors == [Some(hash("ada@example.com"))];
+        assert_eq!(is_ada, objects, "{kind}: {reports:?}");
+        for report in &reports {
+            let found = (report.kind, report.code.as_deref());
+            assert_eq!(found, (ReceiptKind::Delivered, Some("complained")));
         }
-        assert!(
-            read_with(&mail, &[hash("bob@example.com")]).is_empty(),
-            "another address"
-        );
+        let foreign = read_with(&mail, &[hash("bob@example.com")]);
+        assert!(foreign.is_empty(), "another address");
     }
 }
 
@@ -177,14 +154,12 @@ fn nested_messages_are_not_parsed() {
     let deep: String = (0..9_000)
         .map(|n| format!("Content-Type: multipart/mixed; boundary={n}\n\n--{n}\n"))
         .collect();
+    let encoded =
+        format!("Content-Type: message/rfc822\nContent-Transfer-Encoding: base64\n\n{encoded}");
     for mail in [
-        format!(
-            "{head}Content-Type: message/rfc822\nContent-Transfer-Encoding: base64\n\n{encoded}"
-        ),
+        format!("{head}{encoded}"),
         format!("{head}{nested}"),
-        multipart(&format!(
-            "Content-Type: message/rfc822\nContent-Transfer-Encoding: base64\n\n{encoded}"
-        )),
+        multipart(&encoded),
         multipart(&nested),
         multipart(&nested.replace("message/rfc822", "Message/Global")),
         format!("{head}{deep}"),

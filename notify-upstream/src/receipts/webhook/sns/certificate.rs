@@ -14,6 +14,7 @@ use url::Url;
 use x509_parser::extensions::GeneralName;
 use x509_parser::pem::parse_x509_pem;
 
+use crate::delivery::provider::body_within;
 use crate::receipts::webhook::WebhookRejection;
 
 /// A cache of signing certificates by URL. A URL always names the same certificate: SNS publishes a
@@ -168,23 +169,11 @@ impl CertificateCache {
 }
 
 async fn fetch(http: &reqwest::Client, url: &Url) -> Result<String, FetchError> {
-    let mut response = http
-        .get(url.clone())
-        .send()
-        .await
-        .map_err(|_| FetchError::Unavailable)?;
+    let response = http.get(url.clone()).send().await;
+    let response = response.map_err(|_| FetchError::Unavailable)?;
     check_status(response.status())?;
-    let mut body = Vec::new();
-    while let Some(chunk) = response
-        .chunk()
-        .await
-        .map_err(|_| FetchError::Unavailable)?
-    {
-        body.extend_from_slice(&chunk);
-        if body.len() > MAX_CERTIFICATE_BYTES {
-            return Err(FetchError::NotFound);
-        }
-    }
+    let body = body_within(response, MAX_CERTIFICATE_BYTES).await;
+    let body = body.ok_or(FetchError::Unavailable)?;
     String::from_utf8(body).map_err(|_| FetchError::NotFound)
 }
 
@@ -256,23 +245,15 @@ mod tests {
 
     #[test]
     fn certificate_names_follow_region() {
-        for (host, name) in [
-            ("sns.us-west-2.amazonaws.com", "sns.amazonaws.com"),
-            (
-                "sns.af-south-1.amazonaws.com",
-                "sns-signing.af-south-1.amazonaws.com",
-            ),
-            (
-                "sns.us-gov-east-1.amazonaws.com",
-                "sns-us-gov-west-1.amazonaws.com",
-            ),
-            (
-                "sns.cn-north-1.amazonaws.com.cn",
-                "sns-cn-north-1.amazonaws.com.cn",
-            ),
+        for (region, domain, name) in [
+            ("us-west-2", "amazonaws.com", "sns"),
+            ("af-south-1", "amazonaws.com", "sns-signing.af-south-1"),
+            ("us-gov-east-1", "amazonaws.com", "sns-us-gov-west-1"),
+            ("cn-north-1", "amazonaws.com.cn", "sns-cn-north-1"),
         ] {
-            let names = expected_names(host).expect("a host of SNS");
-            assert!(names.contains(&name.to_owned()), "{host}");
+            let names = expected_names(&format!("sns.{region}.{domain}"));
+            let names = names.expect("a host of SNS");
+            assert!(names.contains(&format!("{name}.{domain}")), "{region}");
         }
     }
 
@@ -310,11 +291,8 @@ mod tests {
             (302, Err(FetchError::Unavailable)),
             (503, Err(FetchError::Unavailable)),
         ] {
-            assert_eq!(
-                check_status(StatusCode::from_u16(status).expect("status")),
-                told,
-                "{status}"
-            );
+            let status = StatusCode::from_u16(status).expect("status");
+            assert_eq!(check_status(status), told, "{status}");
         }
     }
 }

@@ -36,12 +36,7 @@ fn formatted(subject: &str) -> Vec<u8> {
         id: id(),
         ..outgoing(&address, &content)
     };
-    let rendered = message::RenderedMail {
-        subject,
-        text: "Hello",
-        html: None,
-    };
-    let mail = message::build(&smtp(25).config, &message, &to, &rendered);
+    let mail = message::build(&smtp(25).config, &message, &to, (subject, "Hello", None));
     mail.expect("a message").formatted()
 }
 

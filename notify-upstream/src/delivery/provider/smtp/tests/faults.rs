@@ -39,21 +39,43 @@ async fn answers_of_mail_servers_are_understood() {
 }
 
 #[tokio::test]
-async fn lost_connection_has_its_own_code_after_the_message() {
-    for (verb, expected) in [
-        ("EHLO", "transient provider_unreachable provider"),
-        ("AUTH", "transient provider_unreachable provider"),
-        ("MAIL", "transient provider_unreachable provider"),
-        ("RCPT", "transient provider_unreachable recipient"),
-        ("DATA", "transient provider_unreachable recipient"),
-        ("DOT", "transient connection_broken recipient"),
-    ] {
-        let server = server(Script::Drop(verb)).await;
-        let smtp = smtp_with_password(server.port);
+async fn lost_or_silent_connection_has_its_own_code_after_the_message() {
+    // Short enough for a test, and long enough for a loaded machine.
+    let timeouts = SmtpTimeouts {
+        connect: Duration::from_secs(20),
+        prelude: Duration::from_secs(10),
+        dot: Duration::from_secs(4),
+    };
+    let cases = [
+        ("EHLO", "provider"),
+        ("AUTH", "provider"),
+        ("MAIL", "provider"),
+        ("RCPT", "recipient"),
+        ("DATA", "recipient"),
+        ("DOT", "recipient"),
+    ];
+    let both = cases.iter().flat_map(|&(verb, scope)| {
+        let (dropped, hung) = match verb {
+            "DOT" => ("connection_broken", "provider_timeout"),
+            _ => ("provider_unreachable", "provider_unreachable"),
+        };
+        [
+            (Script::Drop(verb), dropped, scope),
+            (Script::Hang(verb), hung, scope),
+        ]
+    });
+    let sent = both.map(|(script, code, scope)| async move {
+        let expected = format!("transient {code} {scope}");
+        let server = server(script).await;
+        let smtp = client(SmtpConfig {
+            timeouts,
+            ..smtp_with_password(server.port).config
+        });
         let refusal = send(&smtp, &content("x")).await.expect_err("refused");
-        assert_eq!(meaning(&refusal), expected, "{verb}");
-        assert!(smtp.idle.pop().is_none(), "{verb}");
-    }
+        assert_eq!(meaning(&refusal), expected, "{script:?}");
+        assert!(smtp.idle.pop().is_none(), "{script:?}");
+    });
+    futures_util::future::join_all(sent).await;
 }
 
 /// Replies that no server should send, and what they mean.
@@ -61,53 +83,28 @@ async fn lost_connection_has_its_own_code_after_the_message() {
 async fn reply_is_read_within_bounds_and_as_bytes() {
     let unreachable = "transient provider_unreachable recipient";
     let broken = "transient connection_broken recipient";
-    let unknown = b"550 5.1.1 Empf\xe4nger unbekannt".to_vec();
+    let unknown = "permanent mailbox_unknown recipient suppress";
+    let refused = "permanent provider_refused recipient";
+    let rejected = "configuration provider_authentication_failed provider";
+    let (lines, long) = (b"250-a\r\n".repeat(10_000), b"a".repeat(1_000));
+    let long_lines = [&b"250-"[..], &long, b"\r\n"].concat().repeat(80);
+    let long_line = [&b"250 "[..], &long, &long].concat();
     for (verb, reply, expected) in [
-        (
-            "RCPT",
-            unknown.clone(),
-            "permanent mailbox_unknown recipient suppress",
-        ),
-        (
-            "DOT",
-            b"554 Nachricht \xfcber".to_vec(),
-            "permanent provider_refused recipient",
-        ),
-        (
-            "RCPT",
-            b"550 5.1.1 a\0b".to_vec(),
-            "permanent mailbox_unknown recipient suppress",
-        ),
-        (
-            "AUTH",
-            b"535 \xc3\xdc\xc2\xeb".to_vec(),
-            "configuration provider_authentication_failed provider",
-        ),
-        (
-            "AUTH",
-            b"334 ".to_vec(),
-            "transient provider_unreachable provider",
-        ),
-        ("DATA", b"250 2.0.0 Ok".to_vec(), unreachable),
-        ("DOT", b"250-a\r\n".repeat(10_000), broken),
-        ("RCPT", b"250-a\r\n".repeat(10_000), unreachable),
-        ("DOT", b"a".repeat(1 << 20), broken),
-        (
-            "DOT",
-            [b"250 ".to_vec(), b"a".repeat(2_000)].concat(),
-            broken,
-        ),
-        ("DOT", b"hello".to_vec(), broken),
-        ("DOT", b"650 what".to_vec(), broken),
-        (
-            "DOT",
-            [b"250-".to_vec(), b"a".repeat(1_000), b"\r\n".to_vec()]
-                .concat()
-                .repeat(80),
-            broken,
-        ),
+        ("RCPT", &b"550 5.1.1 Empf\xe4nger unbekannt"[..], unknown),
+        ("DOT", b"554 Nachricht \xfcber", refused),
+        ("RCPT", b"550 5.1.1 a\0b", unknown),
+        ("AUTH", b"535 \xc3\xdc\xc2\xeb", rejected),
+        ("AUTH", b"334 ", "transient provider_unreachable provider"),
+        ("DATA", b"250 2.0.0 Ok", unreachable),
+        ("DOT", &lines, broken),
+        ("RCPT", &lines, unreachable),
+        ("DOT", &long.repeat(1_000), broken),
+        ("DOT", &long_line, broken),
+        ("DOT", b"hello", broken),
+        ("DOT", b"650 what", broken),
+        ("DOT", &long_lines, broken),
     ] {
-        let server = server(Script::Bytes(verb, Vec::leak(reply.clone()))).await;
+        let server = server(Script::Bytes(verb, reply.to_vec().leak())).await;
         let smtp = smtp_with_password(server.port);
         let refusal = send(&smtp, &content("x")).await.expect_err("refused");
         let start = String::from_utf8_lossy(&reply[..reply.len().min(40)]).into_owned();
@@ -163,11 +160,7 @@ async fn end_of_a_reused_connection_is_a_new_connection_at_once() {
             let sent = send(&smtp, &content("x")).await;
             assert!(sent.is_ok(), "{verb} {reply} {message}: {sent:?}");
         }
-        let connections = server.connections.load(std::sync::atomic::Ordering::SeqCst);
-        assert_eq!(
-            (server.caught.lock().await.len(), connections),
-            (6, 6),
-            "{verb}"
-        );
+        let counts = (server.caught.lock().await.len(), server.connections());
+        assert_eq!(counts, (6, 6), "{verb}");
     }
 }

@@ -1,8 +1,6 @@
 //! Tests of mail to the unverified address of a user, through acceptance, the actor service and the
 //! mail server.
 
-use std::time::Duration;
-
 use postern_core::Clock;
 use serde_json::{Value, json};
 
@@ -10,24 +8,15 @@ use super::*;
 use crate::address::{ActorId, Recipient};
 use crate::delivery::provider::Provider;
 use crate::notification::Priority;
-use crate::principal::Principal;
 use crate::testing::actor_service::TestActorService;
-use crate::testing::{START, TestReplica, draft, stores};
+use crate::testing::{START, TestReplica, draft, ok, stores, user_of};
 
 /// Returns status and reason of a `welcome` that a user sends to itself.
 async fn welcomed(rig: &mut TestReplica, user: &str) -> (Value, Value) {
     let mut draft = draft(Priority::Normal);
     let actor: ActorId = serde_json::from_value(json!(user)).expect("an actor");
     draft.request.recipient = Recipient::ActorId(actor);
-    let principal = Principal {
-        creator: format!("user:pool|{user}").into(),
-        actor: Some(user.to_owned()),
-    };
-    let id = rig
-        .submit_as(principal, draft, None)
-        .await
-        .expect("no error")
-        .id;
+    let id = ok(rig.submit_as(user_of(user), draft, None)).await.id;
     rig.step().await;
     let view = rig.view(id).await;
     (view["status"].clone(), view["reason"].clone())
@@ -42,30 +31,19 @@ async fn unverified_address_gets_mail_up_to_its_quota() {
         let actors = service.client(&clock);
         let provider = Provider::Smtp(Box::new(smtp(server.port)));
         let mut rig = TestReplica::delivering(&store, &clock, provider, actors).await;
-        let (sent, refused) = (
-            (json!("SENT"), Value::Null),
-            (json!("FAILED"), json!("UNVERIFIED_ADDRESS_QUOTA")),
-        );
+        let sent = (json!("SENT"), Value::Null);
+        let refused = (json!("FAILED"), json!("UNVERIFIED_ADDRESS_QUOTA"));
         for _ in 0..5 {
             assert_eq!(welcomed(&mut rig, "ada").await, sent);
         }
-        assert_eq!(
-            welcomed(&mut rig, "ada").await,
-            refused,
-            "sixth message of the hour"
-        );
-        assert_eq!(
-            welcomed(&mut rig, "thief").await,
-            refused,
-            "another caller, the same address"
-        );
-        assert_eq!(
-            welcomed(&mut rig, "bob").await,
-            sent,
-            "another caller and address"
-        );
-        clock.advance(Duration::from_secs(3600));
-        rig.workers.step().await.expect("lease renewal succeeds");
+        for (user, expected, reason) in [
+            ("ada", &refused, "sixth message of the hour"),
+            ("thief", &refused, "another caller, the same address"),
+            ("bob", &sent, "another caller and address"),
+        ] {
+            assert_eq!(welcomed(&mut rig, user).await, *expected, "{reason}");
+        }
+        rig.advance(3600).await;
         assert_eq!(welcomed(&mut rig, "ada").await, sent, "another hour");
         let caught = server.caught.lock().await;
         let recipients = caught.iter().map(|mail| mail.envelope[1].as_str());
