@@ -142,12 +142,15 @@ function stopLive() {
   live = null;
 }
 
+/** Marks the page in the menu, whose links to pages with charts keep the range of the present one. */
 function markCurrent() {
   const first = `/${location.pathname.split('/')[1]}`;
+  const range = new URLSearchParams(location.search).get('range');
   for (const link of nav.querySelectorAll('a')) {
-    if (link.getAttribute('href') === first) {
-      link.setAttribute('aria-current', 'page');
-    } else link.removeAttribute('aria-current');
+    const path = link.pathname;
+    if ('charts' in link.dataset) link.setAttribute('href', path + (range ? `?${new URLSearchParams({ range })}` : ''));
+    if (path === first) link.setAttribute('aria-current', 'page');
+    else link.removeAttribute('aria-current');
   }
 }
 

@@ -24,7 +24,7 @@ use tokio::time::timeout;
 use crate::attempts::AttemptLimiter;
 use crate::config::{ProcessKind, RoleRules};
 use crate::processes::{Call, ProcessDirectory};
-use crate::sessions::{ConsoleSessions, REQUESTED_LINK_LIFETIME, TokenDigest, is_session_token};
+use crate::sessions::{ConsoleSessions, TokenDigest, is_session_token};
 
 /// Time for which a verification is used again.
 const VERIFICATION_LIFETIME: Duration = Duration::from_secs(5);
@@ -56,8 +56,6 @@ pub(crate) struct Person {
     pub(crate) role: Role,
     /// By what live tails are counted: the subject, or the session of a one-time link.
     pub(crate) tail_owner: String,
-    /// Whether the person was signed in by the one-time link, and has no access token.
-    pub(crate) is_local: bool,
     /// The end of the access token.
     expires_at: Option<Timestamp>,
 }
@@ -127,7 +125,6 @@ impl Access {
         let digest: TokenDigest = Sha256::digest(token).into();
         let now = self.clock.now();
         let known = self.verified.lock().get(&digest).cloned();
-        let is_known = known.is_some();
         if let Some((at, person)) = &known
             && now.since(*at) < VERIFICATION_LIFETIME
         {
@@ -135,14 +132,14 @@ impl Access {
         }
         // A token that was accepted before is not a guess: others in the network cannot lock its
         // holder out.
-        let attempt = match is_known {
-            true => None,
-            false => Some(self.attempts.admit(caller.address)?),
-        };
-        let verified = self.verify(token).await;
-        if let Some(attempt) = attempt {
+        let verified = if known.is_some() {
+            self.verify(token).await
+        } else {
+            let attempt = self.attempts.admit(caller.address)?;
+            let verified = self.verify(token).await;
             attempt.settle(&verified);
-        }
+            verified
+        };
         self.remember(digest, now, &verified);
         match (verified, known) {
             (Err(problem), Some((at, person)))
@@ -184,11 +181,10 @@ impl Access {
             self.attempts.admit(caller.address)?.settle(&checked);
         }
         checked.map(|()| Person {
-            subject: self.sessions.holder().to_owned(),
-            name: self.sessions.holder().to_owned(),
+            subject: self.sessions.holder.to_owned(),
+            name: self.sessions.holder.to_owned(),
             role: Role::Operator,
             tail_owner: format!("session {}", hex::encode(&Sha256::digest(token)[..8])),
-            is_local: true,
             expires_at: None,
         })
     }
@@ -209,16 +205,19 @@ impl Access {
             return self.person(&answer);
         }
         let code = answer["code"].as_str().and_then(Code::named);
-        match code.filter(|code| code.status() == http::StatusCode::UNAUTHORIZED) {
+        let code = code.filter(|code| code.status() == http::StatusCode::UNAUTHORIZED);
+        let detail = match code {
             // The secret of the console itself may be wrong.
-            Some(Code::AuthenticationRequired) => Err(Problem::new(Code::Unavailable)
-                .detail("the gateway rejects the secret of the console (token_env)")),
-            Some(code) => Err(code.into()),
-            None if reply.status == 404 => Err(Problem::new(Code::Unavailable).detail(
-                "the gateway does not offer POST /admin/principal: set [admin] token_env, or update it",
-            )),
-            None => Err(Problem::new(Code::Unavailable).detail("the gateway cannot verify the token")),
-        }
+            Some(Code::AuthenticationRequired) => {
+                "the gateway rejects the secret of the console (token_env)"
+            }
+            Some(code) => return Err(code.into()),
+            None if reply.status == 404 => {
+                "the gateway does not offer POST /admin/principal: set [admin] token_env, or update it"
+            }
+            None => "the gateway cannot verify the token",
+        };
+        Err(Problem::new(Code::Unavailable).detail(detail))
     }
 
     /// Returns the person of a verified token, or 403 without a role.
@@ -228,11 +227,9 @@ impl Access {
         let is_service = text("kind") == Some("service");
         // Those that the actor pool has given: `groups` are those of any issuer that the gateway
         // accepts.
-        let groups = principal["actorGroups"].as_array().into_iter().flatten();
-        let groups: Vec<&str> = match is_service {
-            true => Vec::new(),
-            false => groups.filter_map(Value::as_str).collect(),
-        };
+        let groups = principal["actorGroups"].as_array();
+        let groups = groups.filter(|_| !is_service).into_iter().flatten();
+        let groups: Vec<&str> = groups.filter_map(Value::as_str).collect();
         let username = text("username").or(text("service"));
         let service = is_service.then(|| username.unwrap_or(subject));
         let role = if self.roles.operator.includes(&groups, service) {
@@ -252,7 +249,6 @@ impl Access {
             name: username.unwrap_or(subject).to_owned(),
             role,
             tail_owner: format!("subject {subject}"),
-            is_local: false,
             expires_at: text("expiresAt").and_then(Timestamp::parse),
         })
     }
@@ -282,19 +278,12 @@ impl Access {
     /// # Errors
     /// 404 without links, 401 for a wrong secret, 429 after too many attempts.
     pub(crate) fn create_link(&self, caller: &Caller) -> Result<Secret, Problem> {
-        if !self.sessions.has_links() {
+        if self.sessions.link_command().is_none() {
             return Err(Code::NotFound.into());
         }
         let token = bearer(&caller.headers)?;
         let attempt = self.attempts.admit(caller.address)?;
-        let created = match self.sessions.may_create_links(token) {
-            true => self
-                .sessions
-                .create_link(REQUESTED_LINK_LIFETIME)
-                .map_err(|_| Code::Internal),
-            false => Err(Code::TokenSignatureInvalid),
-        };
-        let created = created.map_err(Problem::new);
+        let created = self.sessions.request_link(token).map_err(Problem::new);
         attempt.settle(&created);
         created
     }

@@ -24,29 +24,17 @@ pub(crate) struct Action {
     /// The path; `{}` stands for the field `target`.
     path: &'static str,
     /// The fields of the body.
-    fields: &'static [(&'static str, FieldKind)],
+    fields: &'static [(&'static str, Form)],
 }
 
-/// The form of a field of a body. All fields arrive as text.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum FieldKind {
-    Text,
-    Boolean,
-    /// A JSON object.
-    Object,
-}
+/// The form of a field of a body, which arrives as text: any text, or JSON that fulfils a condition.
+type Form = Option<fn(&Value) -> bool>;
 
-/// The result at one process.
-#[derive(Clone, Debug)]
-pub(crate) struct Outcome {
-    pub(crate) process: String,
-    pub(crate) is_done: bool,
-    pub(crate) text: String,
-    pub(crate) body: Value,
-}
-
-use FieldKind::{Boolean, Object, Text};
 use ProcessKind::{Auth, Notify};
+
+const TEXT: Form = None;
+const BOOLEAN: Form = Some(Value::is_boolean);
+const OBJECT: Form = Some(Value::is_object);
 
 /// Defines the actions: name, kind of process, path and fields of the body.
 macro_rules! actions {
@@ -63,17 +51,17 @@ macro_rules! actions {
 actions! {
     "notification.retry" Notify "/admin/notifications/{}/retry" ();
     "notification.cancel" Notify "/admin/notifications/{}/cancel" ();
-    "dead.retry" Notify "/admin/dead/retry" (selector Object, dryRun Boolean);
-    "provider.test" Notify "/admin/providers/{}/test" (to Text);
-    "provider.pause" Notify "/admin/providers/{}/pause" (reason Text);
+    "dead.retry" Notify "/admin/dead/retry" (selector OBJECT, dryRun BOOLEAN);
+    "provider.test" Notify "/admin/providers/{}/test" (to TEXT);
+    "provider.pause" Notify "/admin/providers/{}/pause" (reason TEXT);
     "provider.resume" Notify "/admin/providers/{}/resume" ();
-    "suppression.remove" Notify "/admin/suppression/remove" (id Text);
+    "suppression.remove" Notify "/admin/suppression/remove" (id TEXT);
     "user.enable" Auth "/admin/users/{}/enable" ();
     "user.disable" Auth "/admin/users/{}/disable" ();
     "user.sign_out" Auth "/admin/users/{}/sign-out" ();
     "user.reset_password" Auth "/admin/users/{}/reset-password" ();
-    "user.add_to_group" Auth "/admin/users/{}/add-to-group" (group Text);
-    "user.remove_from_group" Auth "/admin/users/{}/remove-from-group" (group Text);
+    "user.add_to_group" Auth "/admin/users/{}/add-to-group" (group TEXT);
+    "user.remove_from_group" Auth "/admin/users/{}/remove-from-group" (group TEXT);
 }
 
 /// Returns the action of a name.
@@ -90,47 +78,49 @@ pub(crate) async fn perform(
     fields: &Map<String, Value>,
     person: &Person,
     directory: &ProcessDirectory,
-) -> Result<Vec<Outcome>, Problem> {
+) -> Result<Vec<Value>, Problem> {
     let (target, body) = read_fields(action, fields)?;
     let call = Call {
         method: Method::POST,
         path: action.path.replace("{}", &path_segment(&target)),
         body: Some(body),
         operator: Some(&person.subject),
+        ..Call::default()
     };
     let mut outcomes = Vec::new();
-    let replicas = directory.of(action.kind);
-    for process in &replicas {
-        let result = directory.call(process, &call).await;
-        let may_be_done = result
-            .as_ref()
-            .map_or_else(|error| error.may_be_done, |_| true);
-        let outcome = match result {
-            Ok(reply) => Outcome {
-                process: process.name.clone(),
-                is_done: reply.is_success(),
-                text: match reply.is_success() {
-                    true => "done".to_owned(),
-                    false if reply.status == 404 => {
-                        format!("{} does not know this: {}", process.name, reply.problem())
-                    }
-                    false => reply.problem(),
-                },
-                body: reply.json(),
-            },
-            Err(error) => Outcome::failed(process, &error.to_string()),
+    for process in directory.of(action.kind) {
+        let (may_be_done, outcome) = match directory.call(&process, &call).await {
+            Ok(reply) => {
+                let (is_done, text) = (reply.is_success(), reply.problem());
+                (true, outcome(&process, is_done, &text, &reply.json()))
+            }
+            Err(error) => (error.may_be_done, not_done(&process, &error.reason)),
         };
-        outcomes.push(outcome);
         // A change that one replica may have made is not made again by the next.
         if may_be_done {
-            outcomes.drain(..outcomes.len() - 1);
+            outcomes = vec![outcome];
             break;
         }
+        outcomes.push(outcome);
     }
-    let is_done = !outcomes.is_empty() && outcomes.iter().all(|outcome| outcome.is_done);
     // Addresses of people are in the body, never in the path, so that the logged target has none.
-    record(person, action.name, &target, is_done);
+    record(person, action.name, &target, are_done(&outcomes));
     Ok(outcomes)
+}
+
+/// Returns the result of a change at one process, for the script.
+pub(crate) fn outcome(process: &Process, is_done: bool, text: &str, body: &Value) -> Value {
+    json!({ "process": process.name, "isDone": is_done, "text": text, "body": body })
+}
+
+/// Returns the result of a change that a process has not made.
+pub(crate) fn not_done(process: &Process, text: &str) -> Value {
+    outcome(process, false, text, &Value::Null)
+}
+
+/// Returns whether there are results, and all are good.
+pub(crate) fn are_done(outcomes: &[Value]) -> bool {
+    !outcomes.is_empty() && outcomes.iter().all(|outcome| outcome["isDone"] == true)
 }
 
 /// Logs what a person has done.
@@ -140,80 +130,58 @@ pub(crate) fn record(person: &Person, action: &'static str, target: &str, is_don
 
 /// Returns the target and the body.
 fn read_fields(action: &Action, fields: &Map<String, Value>) -> Result<(String, Value), Problem> {
-    let mut errors: Vec<(&str, &'static str, &str)> = Vec::new();
+    let mut problem = Problem::new(Code::ValidationFailed);
+    let mut is_valid = true;
     let mut body = Map::new();
-    let mut target = String::new();
+    let mut target = "";
     for (name, value) in fields {
-        let text = value.as_str().unwrap_or_default();
         if name == "target" && action.path.contains("{}") {
-            target = text.to_owned();
+            target = value.as_str().unwrap_or_default();
             continue;
         }
-        let Some((_, kind)) = action.fields.iter().find(|(known, _)| known == name) else {
-            errors.push((name, "unknown_field", "is not a field of this action"));
-            continue;
+        let known = action.fields.iter().find(|(known, _)| known == name);
+        let read = match known {
+            Some((_, form)) => read_field(value, *form),
+            None => Err(("unknown_field", "is not a field of this action")),
         };
-        match kind.read(value) {
-            Ok(None) => {}
-            Ok(Some(value)) => {
+        match read {
+            Ok(Value::Null) => {}
+            Ok(value) => {
                 body.insert(name.clone(), value);
             }
-            Err(detail) => errors.push((name, "invalid_format", detail)),
+            Err((code, detail)) => {
+                is_valid = false;
+                problem = problem.error(&format!("/{name}"), code, detail);
+            }
         }
     }
     let is_target = (1..=255).contains(&target.len()) && !target.contains(char::is_control);
     if action.path.contains("{}") && !is_target {
-        errors.push(("target", "missing_field", "is required"));
+        is_valid = false;
+        problem = problem.error("/target", "missing_field", "is required");
     }
-    if errors.is_empty() {
-        return Ok((target, json!(body)));
-    }
-    let problem = Problem::new(Code::ValidationFailed);
-    let errors = errors.into_iter();
-    Err(errors.fold(problem, |problem, (name, code, detail)| {
-        problem.error(&format!("/{name}"), code, detail)
-    }))
-}
-
-// === impl Outcome ===
-
-impl Outcome {
-    pub(crate) fn failed(process: &Process, text: &str) -> Self {
-        Self {
-            process: process.name.clone(),
-            is_done: false,
-            text: text.to_owned(),
-            body: Value::Null,
-        }
+    if is_valid {
+        Ok((target.to_owned(), Value::Object(body)))
+    } else {
+        Err(problem)
     }
 }
 
-// === impl FieldKind ===
-
-impl FieldKind {
-    /// Converts a field; `None` if it is empty.
-    fn read(self, value: &Value) -> Result<Option<Value>, &'static str> {
-        let Some(text) = value.as_str() else {
-            return Err("must be a string");
-        };
-        if text.len() > MAX_FIELD_BYTES {
-            return Err("is too long");
-        }
-        if text.is_empty() {
-            return Ok(None);
-        }
-        match self {
-            Text => Ok(Some(json!(text))),
-            Boolean => match text.parse::<bool>() {
-                Ok(value) => Ok(Some(json!(value))),
-                Err(_) => Err("must be true or false"),
-            },
-            Object => match serde_json::from_str::<Value>(text) {
-                Ok(value) if value.is_object() => Ok(Some(value)),
-                Ok(_) | Err(_) => Err("must be a JSON object"),
-            },
-        }
+/// Converts a field; `null` if it is empty.
+fn read_field(value: &Value, form: Form) -> Result<Value, (&'static str, &'static str)> {
+    let invalid = |detail| ("invalid_format", detail);
+    let text = value.as_str().ok_or(invalid("must be a string"))?;
+    if text.len() > MAX_FIELD_BYTES {
+        return Err(invalid("is too long"));
     }
+    if text.is_empty() {
+        return Ok(Value::Null);
+    }
+    let Some(is_form) = form else {
+        return Ok(json!(text));
+    };
+    let parsed = serde_json::from_str(text).ok().filter(is_form);
+    parsed.ok_or(invalid("does not have the JSON type of this field"))
 }
 
 /// Encodes text as one segment of a path: no `/`, `?` or `#` of it has a meaning. `processes` refuses

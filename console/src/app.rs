@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use axum::Router;
 use postern_core::exit::Exit;
 use postern_core::{Clock, Secret};
 use postern_service::http::{AllowedHosts, Limits, serve};
@@ -52,7 +51,7 @@ impl App {
             sessions,
             clock.clone(),
         );
-        let sign_in = SignInService::new(directory.client().clone(), config.auth);
+        let sign_in = SignInService::new(directory.client.clone(), config.sign_in.auth);
         let sampler = Arc::new(Sampler::new(Arc::clone(&directory), clock));
         let state = ConsoleState {
             access,
@@ -61,7 +60,7 @@ impl App {
             frames: Frames::default(),
             sign_in,
             tail_limit: TailLimit::default(),
-            trace_link: config.trace_link,
+            trace_link: config.trace.link,
             trusted_proxies: config.trusted_proxies,
             shutdown: CancellationToken::new(),
         };
@@ -83,30 +82,20 @@ impl App {
 
     /// Serves until `stop` is cancelled.
     pub async fn run(self, listener: TcpListener, stop: CancellationToken) {
-        let sampler = Arc::clone(&self.state.sampler);
         let sampling = tokio::spawn({
-            let stop = stop.clone();
-            async move { sampler.run(stop).await }
-        });
-        let streams = self.state.shutdown.clone();
-        let ending = tokio::spawn({
-            let stop = stop.clone();
+            let (state, stop) = (Arc::clone(&self.state), stop.clone());
             async move {
-                stop.cancelled().await;
-                streams.cancel();
+                stop.run_until_cancelled(state.sampler.run()).await;
+                state.shutdown.cancel();
             }
         });
-        let router = self.router(&listener);
+        let hosts = AllowedHosts::of(listener.local_addr().ok(), &self.hosts);
+        let router = router(self.state, hosts);
         let limits = Limits {
             body: MAX_BODY_BYTES,
             ..Limits::default()
         };
         serve(listener, router, limits, stop).await;
-        let _ended = tokio::join!(sampling, ending);
-    }
-
-    fn router(&self, listener: &TcpListener) -> Router {
-        let hosts = AllowedHosts::of(listener.local_addr().ok(), &self.hosts);
-        router(Arc::clone(&self.state), hosts)
+        let _ended = sampling.await;
     }
 }

@@ -2,64 +2,85 @@
 //!
 //! Input: the decoded file and the environment. Output: a [`Config`], or all mistakes at once.
 
-use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
+use std::net::SocketAddr;
 use std::path::PathBuf;
 
 use postern_core::Secret;
 use postern_core::config::{Env, read_listen, secret};
 use postern_core::decode::{Field, Object};
-use postern_core::network::IpNetwork;
+use postern_core::settings;
 use postern_service::http::TrustedProxies;
 use postern_service::log::Log;
 use url::Url;
 
-const DEFAULT_LISTEN_ADDRESS: SocketAddr =
-    SocketAddr::V4(SocketAddrV4::new(Ipv4Addr::LOCALHOST, 8512));
-const DEFAULT_AUTH: &str = "http://127.0.0.1:8501";
-
-/// The settings of the console.
-#[derive(Debug)]
-pub struct Config {
-    /// The address of the pages (`[[listen]]`). Default `127.0.0.1:8512`.
-    pub listen: SocketAddr,
-    /// Host names by which the console may be called, besides loopback names. Default none.
-    pub hosts: Vec<String>,
-    /// Proxies whose `X-Forwarded-For` names the client. Default the loopback addresses.
-    pub trusted_proxies: TrustedProxies,
-    /// Log format and filter. Default JSON at `info`.
-    pub log: Log,
-    /// The postern-auth at which people sign in (`sign_in.auth`). Default `http://127.0.0.1:8501`.
-    pub auth: Url,
-    /// The file with which `postern-console link` requests one-time links (`sign_in.link_file`). Default
-    /// none: there are no links.
-    pub link_file: Option<PathBuf>,
-    /// Who may see the pages and who may make changes.
-    pub roles: RoleRules,
-    /// The address of a trace in a tracing system (`trace.link`). Default none.
-    pub trace_link: Option<TraceLink>,
-    /// The processes that the console shows.
-    pub processes: Vec<ProcessGroup>,
-    /// The secret with which a program of this machine requests one-time links, of a standalone
-    /// installation. Not a key of the file: `None`.
-    pub link_secret: Option<Secret>,
+settings! {
+    /// The settings of the console.
+    #[derive(Debug)]
+    pub struct Config(root, env: &Env) {
+        /// The address of the pages (`[[listen]]`).
+        pub listen: SocketAddr = (Some(read_listen(root, "127.0.0.1:8512"))),
+        /// Log format and filter.
+        pub log: Log = (Some(Log::read_section(root, env))),
+        /// `Host` values accepted besides loopback names.
+        pub hosts: Vec<String> = [] => |field| field.array(|item| item.typed("name").text(1..=253)),
+        /// Proxies whose `X-Forwarded-For` names the client.
+        pub trusted_proxies: TrustedProxies = (Some(TrustedProxies::read_optional(root))),
+        /// Where people sign in.
+        pub sign_in: SignInConfig = {} => |field| field.object(SignInConfig::read),
+        /// Links to a tracing system.
+        pub trace: TraceConfig = {} => |field| field.object(TraceConfig::read),
+        /// Who has access; nobody else has.
+        pub roles: RoleRules = {} => |field| field.object(RoleRules::read),
+        /// The processes to show; at least one gateway, which verifies tokens.
+        pub processes as process: Vec<ProcessGroup> = [..] (NO_GATEWAY)
+            => |field| field.object(|process| ProcessGroup::read(process, env)),
+        /// The secret with which a program of this machine requests one-time links, of a standalone
+        /// installation. Not a key of the file: `None`.
+        pub link_secret: Option<Secret> = (Some(None)),
+    } => check_gateway(root, processes.as_deref().unwrap_or_default())
 }
 
-/// The members of each role. Nobody else has access.
-#[derive(Clone, Debug, Default)]
-pub struct RoleRules {
-    /// May see every page.
-    pub viewer: Members,
-    /// May also make changes.
-    pub operator: Members,
+settings! {
+    /// Where people sign in.
+    #[derive(Debug)]
+    pub struct SignInConfig(table) {
+        /// The `postern-auth` at which people sign in.
+        pub auth: Url = "http://127.0.0.1:8501" => |field| field.url(),
+        /// File of `postern-console link`; without it there are no links.
+        pub link_file: Option<PathBuf> = None
+            => |field| field.typed("path").text(1..=4096).map(PathBuf::from),
+    }
 }
 
-/// Members of a role.
-#[derive(Clone, Debug, Default)]
-pub struct Members {
-    /// Groups of users.
-    pub groups: Vec<String>,
-    /// Names of services.
-    pub services: Vec<String>,
+settings! {
+    /// Links to a tracing system.
+    #[derive(Debug)]
+    pub struct TraceConfig(table) {
+        /// Address of a trace, such as `https://traces.example/trace/{trace_id}`.
+        pub link: Option<TraceLink> = None => TraceLink::read,
+    }
+}
+
+settings! {
+    /// The members of each role. Nobody else has access.
+    #[derive(Clone, Debug)]
+    pub struct RoleRules(table) {
+        /// May see every page, but no messages.
+        pub viewer: Members = {} => |field| field.object(Members::read),
+        /// May also see messages and make changes.
+        pub operator: Members = {} => |field| field.object(Members::read),
+    }
+}
+
+settings! {
+    /// Members of a role.
+    #[derive(Clone, Debug)]
+    pub struct Members(table) {
+        /// Groups of users of the actor pool.
+        pub groups: Vec<String> = [] => |field| field.array(|item| item.text(1..=128)),
+        /// Names of services.
+        pub services: Vec<String> = [] => |field| field.array(|item| item.text(1..=128)),
+    }
 }
 
 /// The address of a trace, with `{trace_id}` in place of the id.
@@ -77,84 +98,41 @@ pub enum ProcessKind {
     Notify,
 }
 
-/// Replicas of one kind with one secret.
-#[derive(Clone, Debug)]
-pub struct ProcessGroup {
-    /// The kind.
-    pub kind: ProcessKind,
-    /// Admin listeners. A host name stands for every address that it resolves to.
-    pub urls: Vec<Url>,
-    /// The secret of `[admin] token_env` of these processes.
-    pub token: Secret,
-}
-
-// === impl Config ===
-
-impl Config {
-    /// Reads the configuration from the root table of `conf/console.toml` and the environment.
-    pub fn read(root: &Object<'_>, env: &Env) -> Option<Self> {
-        let log = Log::read(root, env);
-        let listen = read_listen(root, DEFAULT_LISTEN_ADDRESS);
-        let hosts = root.list("hosts", |field| field.text(1..=253));
-        let trusted_proxies = root
-            .optional("trusted_proxies", |field| field.array(IpNetwork::read))
-            .map_or_else(TrustedProxies::default, TrustedProxies::from);
-        let sign_in = root.section("sign_in", |sign_in| {
-            let auth = sign_in.optional("auth", |field| field.url());
-            Some((
-                auth,
-                sign_in.optional("link_file", |field| field.text(1..=4096)),
-            ))
-        });
-        let (auth, link_file) = sign_in.unwrap_or_default();
-        let roles = root.section("roles", RoleRules::read).unwrap_or_default();
-        let trace_link = root.section("trace", |trace| trace.optional("link", TraceLink::read));
-        let detail = "at least one [[process]] with kind = \"gateway\" is required";
-        let processes = root.non_empty_list("process", detail, |field| {
-            field.object(|process| ProcessGroup::read(process, env))
-        });
-        let has_gateway = |group: &ProcessGroup| group.kind == ProcessKind::Gateway;
-        if !processes.is_empty() && !processes.iter().any(has_gateway) {
-            root.fail("missing_field", detail);
-        }
-        let auth = auth.or_else(|| Url::parse(DEFAULT_AUTH).ok())?;
-        Some(Self {
-            listen,
-            hosts,
-            trusted_proxies,
-            log,
-            auth,
-            link_file: link_file.map(PathBuf::from),
-            roles,
-            trace_link,
-            processes,
-            link_secret: None,
-        })
+settings! {
+    /// Replicas of one kind with one secret.
+    #[derive(Clone, Debug)]
+    pub struct ProcessGroup(process, env: &Env) {
+        /// Kind of the process.
+        pub kind: ProcessKind
+            => |field| field.one_of(&ProcessKind::ALL.map(|kind| (kind.as_str(), kind))),
+        /// Admin listeners; an `http` host name stands for each of its addresses.
+        pub urls: Vec<Url> = [..] (NO_URLS) => read_admin_url,
+        /// Their secret of `[admin] token_env`.
+        pub token as token_env: Secret => |field| secret(field, env),
     }
 }
 
-// === impl RoleRules ===
+const NO_GATEWAY: &str = "at least one [[process]] with kind = \"gateway\" is required";
+const NO_URLS: &str = "urls must name the admin listeners, such as [\"http://127.0.0.1:8509\"]";
 
-impl RoleRules {
-    fn read(roles: &Object<'_>) -> Option<Self> {
-        Some(Self {
-            viewer: roles.section("viewer", Members::read).unwrap_or_default(),
-            operator: roles.section("operator", Members::read).unwrap_or_default(),
-        })
+fn check_gateway(root: &Object<'_>, processes: &[ProcessGroup]) {
+    let has_gateway = |group: &ProcessGroup| group.kind == ProcessKind::Gateway;
+    if !processes.is_empty() && !processes.iter().any(has_gateway) {
+        root.fail("missing_field", NO_GATEWAY);
     }
+}
+
+fn read_admin_url(field: Field<'_>) -> Option<Url> {
+    let url = field.url()?;
+    if url.path() != "/" || url.query().is_some() || url.fragment().is_some() {
+        return field.reject("invalid_format", "must be a URL without a path or query");
+    }
+    Some(url)
 }
 
 // === impl Members ===
 
 impl Members {
-    fn read(members: &Object<'_>) -> Option<Self> {
-        let name = |field: Field<'_>| field.text(1..=128);
-        Some(Self {
-            groups: members.list("groups", name),
-            services: members.list("services", name),
-        })
-    }
-
     /// Returns whether a user of these groups, or a service of this name, is a member.
     pub(crate) fn includes(&self, groups: &[&str], service: Option<&str>) -> bool {
         let is_listed = |group: &&str| self.groups.iter().any(|known| known == group);
@@ -217,62 +195,14 @@ impl ProcessKind {
     }
 }
 
-// === impl ProcessGroup ===
-
-impl ProcessGroup {
-    fn read(process: &Object<'_>, env: &Env) -> Option<Self> {
-        let kinds = ProcessKind::ALL.map(|kind| (kind.as_str(), kind));
-        let kind = process.required("kind", |field| field.one_of(&kinds));
-        let detail = "urls must name the admin listeners, such as [\"http://127.0.0.1:8509\"]";
-        let urls = process.non_empty_list("urls", detail, |field| {
-            let url = field.url()?;
-            if url.path() != "/" || url.query().is_some() || url.fragment().is_some() {
-                return field.reject("invalid_format", "must be a URL without a path or query");
-            }
-            Some(url)
-        });
-        let token = secret(process, env, "token_env");
-        Some(Self {
-            kind: kind?,
-            urls,
-            token: token?,
-        })
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::path::Path;
 
     use postern_core::config::parse;
-    use postern_core::testing::{ConfigurationReference, assert_schema_written};
+    use postern_core::testing::DeclaredSettings;
 
     use super::*;
-
-    const EVERY_KEY: &str = r#"
-hosts = ["console.example"]
-trusted_proxies = ["10.0.0.0/8"]
-[[listen]]
-address = "127.0.0.1:8512"
-[log]
-format = "json"
-filter = "info"
-[sign_in]
-auth = "http://127.0.0.1:8501"
-link_file = "/run/postern-console/link"
-[trace]
-link = "https://traces.example/trace/{trace_id}"
-[roles.viewer]
-groups = ["support"]
-services = ["monitoring"]
-[roles.operator]
-groups = ["admin"]
-services = ["deploy"]
-[[process]]
-kind = "gateway"
-urls = ["http://gateway.internal:8509"]
-token_env = "GATEWAY_ADMIN_TOKEN"
-"#;
 
     fn env() -> Env {
         let token = "0123456789abcdef0123456789abcdef";
@@ -285,15 +215,12 @@ token_env = "GATEWAY_ADMIN_TOKEN"
 
     #[test]
     fn every_key_is_in_the_reference_and_in_the_schema() {
-        let reference = ConfigurationReference {
-            sample: EVERY_KEY,
-            document: include_str!("../../docs/reference/configuration.md"),
-            sections: &["## Log", "## Console: `console.toml`"],
-        };
-        let accepted = reference.assert_complete(|root| Config::read(root, &env()));
-        let schema = reference.schema("Postern console configuration", &accepted);
+        let read = |root: &Object<'_>| Config::read(root, &env());
+        let settings = DeclaredSettings::record("", read);
+        settings.assert_documented("console.toml");
+        settings.assert_shipped("console.toml", read);
         let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("console.schema.json");
-        assert_schema_written(&path, &schema);
+        settings.assert_schema("Postern console configuration", &path);
     }
 
     #[test]

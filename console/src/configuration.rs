@@ -1,23 +1,26 @@
 //! The configuration files of the gateways: each gateway has its own.
 //!
 //! Input: the fields of a change. Output: the file of each gateway, and the outcome of a change at
-//! each. Depends on `access`, `actions` for outcomes, `config` and `processes`.
+//! each. Depends on `access`, `actions` for outcomes, `config`, `processes` and `widgets`.
 
 use std::time::Duration;
 
 use http::Method;
 use postern_core::decode::Object;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use crate::access::Person;
-use crate::actions::Outcome;
+use crate::actions::{are_done, not_done, outcome, record};
 use crate::config::ProcessKind::Gateway;
-use crate::processes::{Answered, Call, Process, ProcessDirectory, Reply};
+use crate::processes::{Answered, Call, Process, ProcessDirectory};
+use crate::widgets::plain;
 
 /// The name of the action.
 pub(crate) const SAVE: &str = "configuration.save";
 /// Maximum time for a change at one gateway: check, write and reload.
 const SAVE_TIMEOUT: Duration = Duration::from_secs(60);
+/// The result at gateways behind one that has refused a change.
+const NOT_ASKED: &str = "not asked, because another gateway has refused it";
 /// Maximum bytes of a text.
 const MAX_TEXT_BYTES: usize = 1 << 20;
 
@@ -26,7 +29,7 @@ const MAX_TEXT_BYTES: usize = 1 << 20;
 pub(crate) struct Change {
     text: String,
     /// The hash of each gateway's file when the person read it.
-    bases: Map<String, Value>,
+    bases: Value,
     refuse_widened: bool,
 }
 
@@ -52,24 +55,17 @@ pub(crate) async fn save(
     change: &Change,
     person: &Person,
     directory: &ProcessDirectory,
-) -> Vec<Outcome> {
-    let mut outcomes: Vec<Outcome> = Vec::new();
-    let mut is_refused = false;
+) -> Vec<Value> {
+    let mut outcomes: Vec<Value> = Vec::new();
     for process in directory.of(Gateway) {
-        let outcome = if is_refused {
-            Outcome::failed(
-                &process,
-                "not asked, because another gateway has refused it",
-            )
-        } else {
-            save_at(&process, change, person, directory).await
-        };
-        let none_is_done = outcomes.iter().all(|outcome| !outcome.is_done);
-        is_refused |= !outcome.is_done && none_is_done;
-        outcomes.push(outcome);
+        let first = outcomes.first();
+        let is_refused = first.is_some_and(|first| first["isDone"] != true);
+        outcomes.push(match is_refused {
+            true => not_done(&process, NOT_ASKED),
+            false => save_at(&process, change, person, directory).await,
+        });
     }
-    let is_done = !outcomes.is_empty() && outcomes.iter().all(|outcome| outcome.is_done);
-    tracing::info!(operator = %person.subject, action = SAVE, target = "", is_done, "console action");
+    record(person, SAVE, "", are_done(&outcomes));
     outcomes
 }
 
@@ -78,10 +74,10 @@ async fn save_at(
     change: &Change,
     person: &Person,
     directory: &ProcessDirectory,
-) -> Outcome {
+) -> Value {
     let Some(base) = change.bases.get(&process.name) else {
         let text = "its file was not shown on this page: load the page again";
-        return Outcome::failed(process, text);
+        return not_done(process, text);
     };
     let body = json!({
         "text": change.text,
@@ -93,38 +89,23 @@ async fn save_at(
         path: "/admin/config".to_owned(),
         body: Some(body),
         operator: Some(&person.subject),
+        timeout: Some(SAVE_TIMEOUT),
     };
-    match directory.call_within(process, &call, SAVE_TIMEOUT).await {
-        Ok(reply) => Outcome {
-            process: process.name.clone(),
-            is_done: reply.is_success(),
-            text: describe(&reply),
-            body: summary(&reply),
-        },
-        Err(error) => Outcome::failed(process, &error.to_string()),
-    }
-}
-
-/// Describes what a gateway has done.
-fn describe(reply: &Reply) -> String {
+    let reply = match directory.call(process, &call).await {
+        Ok(reply) => reply,
+        Err(error) => return not_done(process, &error.reason),
+    };
     let body = reply.json();
-    if !reply.is_success() {
-        return reply.problem();
-    }
-    let keys = body["restartNeeded"].as_array().into_iter().flatten();
-    let keys: Vec<&str> = keys.filter_map(Value::as_str).collect();
-    match keys.as_slice() {
-        [] => "saved and in force".to_owned(),
-        keys => format!("saved; a restart is needed for {}", keys.join(", ")),
-    }
-}
-
-/// Returns the members that the page needs, without the report of a check.
-fn summary(reply: &Reply) -> Value {
-    let body = reply.json();
+    let text = match plain(&body["restartNeeded"]).as_str() {
+        _ if !reply.is_success() => reply.problem(),
+        "" => "saved and in force".to_owned(),
+        keys => format!("saved; a restart is needed for {keys}"),
+    };
+    // What the page needs, without the report of a check.
     let codes = body["errors"].as_array().into_iter().flatten();
     let codes: Vec<&Value> = codes.map(|error| &error["code"]).collect();
-    json!({ "code": body["code"], "errors": codes, "version": body["version"] })
+    let needed = json!({ "code": body["code"], "errors": codes });
+    outcome(process, reply.is_success(), &text, &needed)
 }
 
 // === impl Change ===
@@ -139,13 +120,12 @@ impl Change {
                 false => field.reject("invalid_length", "must have at most 1 MiB"),
             }
         });
-        let bases = root.required("bases", |field| match field.node().to_json() {
-            Value::Object(bases) => Some(bases),
-            Value::Null
-            | Value::Bool(_)
-            | Value::Number(_)
-            | Value::String(_)
-            | Value::Array(_) => field.fail("invalid_type", "must be an object"),
+        let bases = root.required("bases", |field| {
+            let bases = field.node().to_json();
+            match bases.is_object() {
+                true => Some(bases),
+                false => field.fail("invalid_type", "must be an object"),
+            }
         });
         let refuse_widened = root.required("refuseWidened", |field| field.boolean());
         Some(Self {

@@ -47,45 +47,34 @@ pub(crate) struct Proof {
 }
 
 /// What the rows of pages have in common, by page.
-#[derive(Debug, Default)]
-pub(crate) struct Evidence(BTreeMap<String, Proof>);
+pub(crate) type Evidence = BTreeMap<String, Proof>;
 
-// === impl Evidence ===
-
-impl Evidence {
-    /// Reads the rows of pages: recent requests of all gateways, and dead letters.
-    pub(crate) async fn collect(
-        pages: BTreeSet<String>,
-        directory: &ProcessDirectory,
-        now: Timestamp,
-    ) -> Self {
-        let pages = pages.into_iter().take(MAX_PAGES);
-        let proofs = pages.map(|page| async move {
-            let rows = match page.split_once('?')? {
-                ("/requests", query) => requests(query, directory, now).await,
-                ("/dead-letters", query) => dead_letters(query, directory).await,
-                _ => return None,
-            };
-            Some((page, proof(&rows)?))
-        });
-        // Without an answer in time, a finding has no evidence.
-        let read = tokio::time::timeout(2 * TIMEOUT, join_all(proofs)).await;
-        Self(read.into_iter().flatten().flatten().collect())
-    }
-
-    /// Returns what the rows of a page have in common.
-    pub(crate) fn of(&self, page: &str) -> Option<&Proof> {
-        self.0.get(page)
-    }
+/// Reads the rows of pages: recent requests of all gateways, and dead letters.
+pub(crate) async fn collect(
+    pages: BTreeSet<String>,
+    directory: &ProcessDirectory,
+    now: Timestamp,
+) -> Evidence {
+    let pages = pages.into_iter().take(MAX_PAGES);
+    let proofs = pages.map(|page| async move {
+        let rows = match page.split_once('?')? {
+            ("/requests", query) => requests(query, directory, now).await,
+            ("/dead-letters", query) => dead_letters(query, directory).await,
+            _ => return None,
+        };
+        Some((page, proof(&rows)?))
+    });
+    // Without an answer in time, a finding has no evidence.
+    let read = tokio::time::timeout(2 * TIMEOUT, join_all(proofs)).await;
+    read.into_iter().flatten().flatten().collect()
 }
 
 async fn requests(query: &str, directory: &ProcessDirectory, now: Timestamp) -> Vec<Value> {
-    let call = &Call::get(format!("/admin/requests?{query}&follow=false"));
+    let path = format!("/admin/requests?{query}&follow=false");
+    let call = &Call::get(path).within(TIMEOUT);
     let gateways = directory.of(ProcessKind::Gateway);
-    let replies = gateways
-        .iter()
-        .map(|it| directory.call_within(it, call, TIMEOUT));
-    let replies: Vec<_> = join_all(replies).await.into_iter().flatten().collect();
+    let replies = join_all(gateways.iter().map(|it| directory.call(it, call))).await;
+    let replies: Vec<_> = replies.into_iter().flatten().collect();
     let lines = replies.iter().flat_map(|reply| reply.text.lines());
     let events = lines.filter_map(|line| serde_json::from_str(line.strip_prefix("data: ")?).ok());
     let since = Timestamp(now.0 - 1000 * MAX_AGE.as_secs().cast_signed()).to_string();
@@ -115,10 +104,8 @@ fn proof(rows: &[Value]) -> Option<Proof> {
     for member in MEMBERS {
         let mut counts: BTreeMap<String, usize> = BTreeMap::new();
         for row in rows {
-            let value = plain(&row[member])
-                .chars()
-                .take(MAX_VALUE_CHARACTERS)
-                .collect();
+            let value = plain(&row[member]);
+            let value = value.chars().take(MAX_VALUE_CHARACTERS).collect();
             *counts.entry(value).or_default() += 1;
         }
         counts.remove("");
@@ -174,8 +161,8 @@ mod tests {
         ];
         let pages = pages.map(str::to_owned).into_iter().collect();
         let now = Timestamp::parse("2027-01-15T08:01:30.000Z").expect("a time");
-        let evidence = Evidence::collect(pages, &directory, now).await;
-        let text = |page: &str| evidence.of(page).map(|proof| proof.text.clone());
+        let evidence = collect(pages, &directory, now).await;
+        let text = |page: &str| evidence.get(page).map(|proof| proof.text.clone());
         assert_eq!(
             text("/requests?code=token_signature_invalid").as_deref(),
             Some(

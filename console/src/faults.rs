@@ -69,18 +69,13 @@ impl Faults {
 
     /// Returns the series of a condition whose increases together are above its number.
     pub(crate) fn rising(&self, condition: &Condition) -> Vec<&Fault> {
-        let faults = self
-            .0
-            .values()
-            .filter(|fault| condition.selects(&fault.series));
         let rises = |fault: &&Fault| fault.increases.iter().any(|(_, count)| *count > 0.0);
-        let faults: Vec<&Fault> = faults.filter(rises).collect();
+        let all = self.0.values().filter(rises);
+        let faults: Vec<&Fault> = all.filter(|it| condition.selects(&it.series)).collect();
         let increases = faults.iter().flat_map(|fault| &fault.increases);
         let total: f64 = increases.map(|(_, count)| count).sum();
-        let limit = condition
-            .sign
-            .as_ref()
-            .map_or(f64::INFINITY, |sign| sign.value);
+        let sign = condition.sign.as_ref();
+        let limit = sign.map_or(f64::INFINITY, |sign| sign.value);
         if total > limit { faults } else { Vec::new() }
     }
 }

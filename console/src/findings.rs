@@ -18,7 +18,7 @@ use crate::traffic::{Interval, ROUTE, Traffic};
 use crate::widgets::CHANNELS;
 
 /// Fraction of 5xx above which a route fails: that of the alert `PosternRouteErrors`.
-pub(crate) const MAX_ERROR_RATIO: f64 = 0.05;
+const MAX_ERROR_RATIO: f64 = 0.05;
 /// Responses with 5xx in the last minute below which a route does not fail.
 const MIN_ERRORS: f64 = 3.0;
 /// Fraction of 4xx above which a route rejects: that of the alert `PosternRouteRejections`.
@@ -64,6 +64,8 @@ pub(crate) struct Finding {
     /// What the finding concerns, with which its consequences are found.
     about: BTreeSet<(String, String)>,
     pub(crate) consequences: Vec<Finding>,
+    /// When it was seen first; `None` for a consequence.
+    pub(crate) since: Option<Timestamp>,
 }
 
 // === impl Finding ===
@@ -135,10 +137,8 @@ pub(crate) fn of(
     }
     compare_replicas(processes, &mut found);
     for upstream in silent {
-        if let Some(condition) = named("UpstreamSilent") {
-            let labels = Labels::from([("upstream".to_owned(), upstream.clone())]);
-            found.add(condition, &labels, 0.0, None);
-        }
+        let labels = Labels::from([("upstream".to_owned(), upstream.clone())]);
+        found.judge("UpstreamSilent", &labels, 0.0, None);
     }
     for (route, traffic) in minute.of_kind(ROUTE) {
         let views = [traffic, &latest.part(ROUTE, route)];
@@ -150,6 +150,13 @@ pub(crate) fn of(
 // === impl Found ===
 
 impl Found {
+    /// Adds a finding of the condition of a name.
+    fn judge(&mut self, name: &str, labels: &Labels, value: f64, more: Option<String>) {
+        if let Some(condition) = named(name) {
+            self.add(condition, labels, value, more);
+        }
+    }
+
     /// Adds a finding, or what it says of another process to one that is known.
     fn add(
         &mut self,
@@ -178,6 +185,7 @@ impl Found {
                 page: condition.page(labels),
                 about: BTreeSet::new(),
                 consequences: Vec::new(),
+                since: None,
             });
             self.0.len() - 1
         });
@@ -214,7 +222,7 @@ impl Found {
             table.position(|known| known.name == finding.condition.name)
         };
         for finding in &mut self.0 {
-            if let Some(proof) = evidence.of(&finding.page) {
+            if let Some(proof) = evidence.get(&finding.page) {
                 finding.detail.push_str("; ");
                 finding.detail.push_str(&proof.text);
                 finding.about.extend(proof.about.iter().cloned());
@@ -238,16 +246,13 @@ impl Found {
 }
 
 fn of_process(process: &ProcessStatus, now: Timestamp, found: &mut Found) {
-    let Some(condition) = named("ProcessDown") else {
-        return;
-    };
     let labels = process.labels(&[]);
     if let Some(error) = &process.error {
-        return found.add(condition, &labels, 0.0, Some(error.clone()));
+        return found.judge("ProcessDown", &labels, 0.0, Some(error.clone()));
     }
     if let Some(problem) = process.info["problem"].as_str() {
         let reason = format!("it rejects the console's token: {problem}");
-        found.add(condition, &labels, 0.0, Some(reason));
+        found.judge("ProcessDown", &labels, 0.0, Some(reason));
     }
     let value = |name| process.scrape.value(name).unwrap_or(f64::NAN);
     let used = value("process_open_fds") / value("process_max_fds");
@@ -257,8 +262,8 @@ fn of_process(process: &ProcessStatus, now: Timestamp, found: &mut Found) {
         ("DescriptorsLow", used, MAX_USED_DESCRIPTORS),
         ("ClocksDiffer", skew_s, MAX_SKEW_S),
     ] {
-        if let Some(condition) = named(name).filter(|_| value > limit) {
-            found.add(condition, &labels, value, None);
+        if value > limit {
+            found.judge(name, &labels, value, None);
         }
     }
     let parts = process.readiness["parts"].as_object();
@@ -268,7 +273,7 @@ fn of_process(process: &ProcessStatus, now: Timestamp, found: &mut Found) {
         let is_found = dependencies.any(|it| it.label("dependency") == part && it.value == 0.0);
         if state != "ok" && !state.starts_with("degraded: ") && !is_found {
             let reason = format!("not ready: {part}: {state}");
-            found.add(condition, &labels, 0.0, Some(reason));
+            found.judge("ProcessDown", &labels, 0.0, Some(reason));
         }
     }
 }
@@ -283,31 +288,34 @@ fn reason(process: &ProcessStatus, partner: &str) -> Option<String> {
 /// Adds the conditions of a route: too many of its requests fail, are rejected or take long, in the last
 /// minute or in the last 10 s.
 fn of_route(route: &str, views: [&Traffic; 2], before: Option<&Traffic>, found: &mut Found) {
-    let failed = views.iter().filter(|it| it.errors >= MIN_ERRORS);
-    let failed = failed.filter_map(|it| it.error_ratio());
-    let failed = failed.fold(0.0, f64::max);
+    let (quantile, min_s, factor) = SLOW;
+    let worst = |value: &dyn Fn(&Traffic) -> Option<f64>| {
+        let values = views.iter().filter_map(|traffic| value(traffic));
+        values.fold(0.0, f64::max)
+    };
+    let failed = worst(&|it| it.error_ratio().filter(|_| it.errors >= MIN_ERRORS));
+    let rejected = worst(&|it| {
+        it.rejection_ratio()
+            .filter(|_| it.rejections >= MIN_REJECTIONS)
+    });
+    let slow = worst(&|it| {
+        it.quantile(quantile)
+            .filter(|_| it.requests >= MIN_COMPARED.0)
+    });
     let is_failing = failed > MAX_ERROR_RATIO;
-    let rejected = views.iter().filter(|it| it.rejections >= MIN_REJECTIONS);
-    let rejected = rejected.filter_map(|it| it.rejection_ratio());
-    let rejected = rejected.fold(0.0, f64::max);
     // Scanners request paths that no route has.
     let is_rejecting = rejected > MAX_REJECTION_RATIO && route != NO_ROUTE;
-    let (quantile, min_s, factor) = SLOW;
     let before = before.filter(|before| before.requests >= MIN_COMPARED.1);
     let before = before.and_then(|before| before.quantile(quantile));
     let limit = before.map_or(f64::INFINITY, |before| min_s.max(factor * before));
-    let slow = views.iter().filter(|it| it.requests >= MIN_COMPARED.0);
-    let slow = slow
-        .filter_map(|it| it.quantile(quantile))
-        .fold(0.0, f64::max);
     for (is_met, name, value) in [
         (is_failing, "RouteErrors", failed),
         (is_rejecting && !is_failing, "RouteRejections", rejected),
         (slow > limit, "RouteSlow", slow),
     ] {
-        if let Some(condition) = named(name).filter(|_| is_met) {
+        if is_met {
             let labels = Labels::from([("route".to_owned(), route.to_owned())]);
-            found.add(condition, &labels, value, None);
+            found.judge(name, &labels, value, None);
         }
     }
 }
@@ -321,10 +329,10 @@ fn compare_replicas(processes: &[ProcessStatus], found: &mut Found) {
         for (name, fact) in facts {
             let replicas = processes.iter().filter(|process| process.kind == kind);
             let values: BTreeSet<String> = replicas.filter_map(fact).collect();
-            if let Some(condition) = named(name).filter(|_| values.len() > 1) {
+            if values.len() > 1 {
                 let labels = Labels::from([("job".to_owned(), kind.job().to_owned())]);
                 let values = values.into_iter().collect::<Vec<_>>().join(", ");
-                found.add(condition, &labels, 0.0, Some(values));
+                found.judge(name, &labels, 0.0, Some(values));
             }
         }
     }

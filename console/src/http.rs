@@ -20,10 +20,10 @@ use http::{HeaderMap, StatusCode, Uri};
 use maud::Markup;
 use postern_core::{Code, Problem, Secret};
 use postern_service::http::{AllowedHosts, Json, Peer, SmallJson, json, no_store};
-use serde_json::{Value, json as object};
+use serde_json::json as object;
 
 use crate::access::{Caller, Person, Role};
-use crate::pages;
+use crate::pages::{self, Context};
 use crate::state::ConsoleState;
 use crate::widgets::to_text;
 use crate::{actions, configuration, live, shell, tail};
@@ -128,10 +128,8 @@ pub(crate) fn router(state: Arc<ConsoleState>, hosts: AllowedHosts) -> Router {
 async fn protect(mut response: Response) -> Response {
     // The request layer would create a new response, without the header fields.
     if response.status() == StatusCode::METHOD_NOT_ALLOWED {
-        let allow = response
-            .headers()
-            .get(ALLOW)
-            .and_then(|allow| allow.to_str().ok());
+        let allow = response.headers().get(ALLOW);
+        let allow = allow.and_then(|allow| allow.to_str().ok());
         let problem = Problem::method_not_allowed(allow.unwrap_or_default().to_owned());
         response.extensions_mut().insert(problem);
     }
@@ -162,11 +160,8 @@ fn is_own_origin(headers: &HeaderMap) -> bool {
         let (scheme, authority) = origin.split_once("://")?;
         matches!(scheme, "http" | "https").then_some(authority)
     });
-    let is_own = match (authority, host) {
-        (Some(authority), Some(host)) => authority.eq_ignore_ascii_case(host),
-        (None, _) | (_, None) => false,
-    };
-    is_own && origins.next().is_none()
+    let both = authority.zip(host);
+    both.is_some_and(|(origin, host)| origin.eq_ignore_ascii_case(host)) && origins.next().is_none()
 }
 
 fn markup(markup: Markup) -> Response {
@@ -234,8 +229,9 @@ async fn fragment(
     Path(page): Path<String>,
     uri: Uri,
 ) -> Result<Response, Problem> {
-    let rendered = state.render(&person, &page, &uri).await?;
-    Ok(markup(rendered))
+    let context = Context::new(&state, &person, uri.query());
+    let rendered = Box::pin(pages::render(&page, &context)).await;
+    rendered.map(markup)
 }
 
 async fn frame(State(state): Shared, Path(secret): Path<String>) -> Response {
@@ -270,9 +266,8 @@ async fn request_details(
     if !event.is_object() {
         return Err(Code::InvalidRequest.into());
     }
-    let context = state.context(&person);
-    let link = state.trace_link.as_ref();
-    let details = Box::pin(pages::request_details(&context, &event, link)).await;
+    let context = Context::new(&state, &person, None);
+    let details = Box::pin(pages::request_details(&context, &event)).await;
     Ok(markup(details))
 }
 
@@ -295,18 +290,7 @@ async fn act(
         let fields = node.as_object().ok_or(Code::InvalidRequest)?;
         actions::perform(action, fields, &person, &state.directory).await?
     };
-    let is_done = !outcomes.is_empty() && outcomes.iter().all(|outcome| outcome.is_done);
-    let outcomes: Vec<Value> = outcomes
-        .into_iter()
-        .map(|outcome| {
-            object!({
-                "process": outcome.process,
-                "isDone": outcome.is_done,
-                "text": outcome.text,
-                "body": outcome.body,
-            })
-        })
-        .collect();
+    let is_done = actions::are_done(&outcomes);
     let body = object!({ "isDone": is_done, "outcomes": outcomes });
     Ok(no_store(json(StatusCode::OK, &body)))
 }
@@ -320,7 +304,7 @@ async fn check_configuration(
 ) -> Result<Response, Problem> {
     let text =
         body.read(|root| root.required("text", |field| field.string().map(str::to_owned)))?;
-    let context = state.context(&person);
+    let context = Context::new(&state, &person, None);
     Ok(markup(pages::check_configuration(&context, &text).await))
 }
 

@@ -12,7 +12,7 @@
 //!    the result, `traffic` what was counted, `history` keeps six hours of it, `findings` says which of the `conditions` are met, `evidence` what the requests behind them have in common).
 //! 3. `access` verifies who is calling (`attempts` limits guesses, `sessions` has those of the one-time link, which `link` requests); `actions` are the changes that an operator may make.
 //!    `configuration` changes the configuration files of the gateways.
-//! 4. `pages` renders fragments with `widgets`, `charts` and `line_diff`; `shell` has the static part and the assets.
+//! 4. `pages` renders fragments with `widgets` and `charts`; `shell` has the static part and the assets.
 //! 5. `http` routes requests, `live` streams updates, `tail` requests (`tail_limit` of them for each person), `state` is what they share, `app` assembles the parts.
 
 mod config;
@@ -43,7 +43,6 @@ mod actions;
 mod configuration;
 
 mod charts;
-mod line_diff;
 mod pages;
 mod shell;
 mod sign_in;

@@ -1,7 +1,8 @@
 //! One-time links for programs of this machine: a file with a secret that its owner and root can read.
 //!
 //! The secret is created at each start and serves no other purpose: another program may listen on the
-//! port of the console later. Depends on `config` and `sessions`.
+//! port of the console later. Depends on `config`, `processes` and
+//! `sessions`.
 
 use std::fs::OpenOptions;
 use std::io::Write;
@@ -11,9 +12,9 @@ use std::time::Duration;
 
 use postern_core::Secret;
 use postern_core::exit::Exit;
-use serde_json::Value;
 
 use crate::config::Config;
+use crate::processes::Reply;
 use crate::sessions::random_secret;
 
 /// Maximum time for the console to answer a request for a link.
@@ -24,7 +25,7 @@ const MAX_ANSWER_BYTES: usize = 4096;
 /// Creates the secret with which links are requested, and writes it to `sign_in.link_file`. Returns
 /// `None` without that key, or if the file cannot be written: there are no links then.
 pub(crate) fn create_secret(config: &Config) -> Option<Secret> {
-    let file = config.link_file.as_ref()?;
+    let file = config.sign_in.link_file.as_ref()?;
     let secret = random_secret().ok()?;
     let text = format!("{}\nhttp://{}\n", secret.expose(), config.listen);
     let write = || {
@@ -74,20 +75,13 @@ pub async fn request_secret(base: &str, secret: &str) -> Result<Secret, Exit> {
         .post(format!("{base}/session/link"))
         .bearer_auth(secret);
     let answer = request.send().await;
-    let mut answer = answer.map_err(|_| unavailable("cannot connect"))?;
-    let status = answer.status();
-    let mut body = Vec::new();
-    while let Ok(Some(chunk)) = answer.chunk().await {
-        body.extend_from_slice(&chunk);
-        if body.len() > MAX_ANSWER_BYTES {
-            return Err(unavailable("not an answer of the console"));
-        }
-    }
-    let body: Value = serde_json::from_slice(&body).unwrap_or_default();
+    let answer = answer.map_err(|_| unavailable("cannot connect"))?;
+    let reply = Reply::read(answer, MAX_ANSWER_BYTES).await;
+    let reply = reply.map_err(|_| unavailable("not an answer of the console"))?;
     // Nothing else is printed to a terminal.
     let is_secret = |text: &&str| text.len() == 64 && text.bytes().all(|it| it.is_ascii_hexdigit());
-    match body["secret"].as_str().filter(is_secret) {
+    match reply.json()["secret"].as_str().filter(is_secret) {
         Some(secret) => Ok(Secret::from(secret)),
-        None => Err(unavailable(&format!("status {status}"))),
+        None => Err(unavailable(&format!("status {}", reply.status))),
     }
 }

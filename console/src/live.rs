@@ -1,8 +1,8 @@
 //! Streams of server-sent events: a fragment after each sample.
 //!
 //! The script reads them by `fetch` with the header `Authorization`, because `EventSource` cannot
-//! send one. A stream ends when its token is no longer accepted. Depends on `access`, `sampling`,
-//! `state` and `widgets`.
+//! send one. A stream ends when its token is no longer accepted. Depends on `access`, `pages`,
+//! `sampling`, `state` and `widgets`.
 
 use std::sync::Arc;
 
@@ -15,6 +15,7 @@ use http::header::CONTENT_TYPE;
 use postern_core::Code;
 
 use crate::access::Caller;
+use crate::pages::{Context, render};
 use crate::sampling::SAMPLE_INTERVAL;
 use crate::state::ConsoleState;
 use crate::widgets::to_text;
@@ -34,7 +35,10 @@ pub(crate) fn fragments(
             () = tokio::time::sleep(SAMPLE_INTERVAL) => {}
         }
         let rendered = match state.access.authenticate(&caller).await {
-            Ok(person) => state.render(&person, &page, &uri).await,
+            Ok(person) => {
+                let context = Context::new(&state, &person, uri.query());
+                Box::pin(render(&page, &context)).await
+            }
             Err(problem) => Err(problem),
         };
         let event = match rendered {

@@ -20,7 +20,8 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 /// The web console for operators, support and developers.
 #[derive(Debug, Parser)]
-#[command(version, after_help = PROGRAM_EXAMPLES)]
+#[command(version)]
+#[command(after_help = "Example:\n  postern-console --config /etc/postern/console.toml")]
 struct CommandLine {
     /// The configuration file.
     #[arg(long, global = true, default_value = "conf/console.toml")]
@@ -32,10 +33,12 @@ struct CommandLine {
 #[derive(Debug, clap::Subcommand)]
 enum Subcommand {
     /// Run the console (default).
-    #[command(after_help = RUN_EXAMPLES)]
+    #[command(after_help = "Example:\n  postern-console run --config /etc/postern/console.toml")]
     Run,
     /// Check the configuration. No process is called.
-    #[command(after_help = CHECK_EXAMPLES)]
+    #[command(
+        after_help = "Examples:\n  postern-console check conf/console.toml\n  postern-console check --json"
+    )]
     Check {
         #[command(flatten)]
         arguments: CheckArguments,
@@ -45,37 +48,16 @@ enum Subcommand {
     },
     /// Print a one-time link that signs in as operator, also without a gateway. For root and the user of
     /// the console.
-    #[command(after_help = LINK_EXAMPLES)]
+    #[command(after_help = "Example:\n  postern-console link")]
     Link {
         /// The file that the running console has written (`sign_in.link_file`).
         #[arg(long, default_value = "/run/postern-console/link")]
         file: PathBuf,
     },
     /// Print the JSON schema of the configuration, for editors.
-    #[command(after_help = SCHEMA_EXAMPLES)]
+    #[command(after_help = "Example:\n  postern-console schema > console.schema.json")]
     Schema,
 }
-
-const PROGRAM_EXAMPLES: &str = "\
-Example:
-  postern-console --config /etc/postern/console.toml";
-
-const RUN_EXAMPLES: &str = "\
-Example:
-  postern-console run --config /etc/postern/console.toml";
-
-const CHECK_EXAMPLES: &str = "\
-Examples:
-  postern-console check conf/console.toml
-  postern-console check --json";
-
-const LINK_EXAMPLES: &str = "\
-Example:
-  postern-console link";
-
-const SCHEMA_EXAMPLES: &str = "\
-Example:
-  postern-console schema > console.schema.json";
 
 /// The JSON schema of the configuration. A test makes it from what the readers accept.
 const SCHEMA: &str = include_str!("../console.schema.json");

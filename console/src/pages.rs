@@ -3,8 +3,8 @@
 //! Each fragment but that of the palette begins with a heading of the first level, which gets the
 //! focus and names the page.
 //!
-//! Input: the name of a page with its query. Output: markup. Depends on `access`, `charts`, `configuration`, `frames`,
-//! `history`, `line_diff`, `processes`, `sampling`, `shell`, `status` and `widgets`.
+//! Input: the name of a page with its query. Output: markup. Depends on `access`, `charts`, `configuration`,
+//! `history`, `processes`, `sampling`, `shell`, `state`, `status` and `widgets`.
 
 mod activity;
 mod configuration;
@@ -34,20 +34,18 @@ use serde_json::Value;
 use crate::access::{Person, Role};
 use crate::charts::Charts;
 use crate::config::ProcessKind;
-use crate::frames::Frames;
 use crate::history::Range;
-use crate::processes::{Call, ProcessDirectory, Reply, Unreachable};
-use crate::sampling::{Monitor, Sampler};
+use crate::processes::{Call, Reply, Unreachable};
+use crate::sampling::Monitor;
+use crate::state::ConsoleState;
 use crate::widgets::{Column, Tone, notice, table};
 
 /// What a page is rendered from.
 #[derive(Debug)]
 pub(crate) struct Context<'a> {
-    pub(crate) person: &'a Person,
-    pub(crate) query: BTreeMap<String, String>,
-    pub(crate) directory: &'a ProcessDirectory,
-    pub(crate) sampler: &'a Sampler,
-    pub(crate) frames: &'a Frames,
+    person: &'a Person,
+    query: BTreeMap<String, String>,
+    state: &'a ConsoleState,
 }
 
 /// Renders the fragment of a page.
@@ -58,13 +56,12 @@ pub(crate) async fn render(page: &str, context: &Context<'_>) -> Result<Markup, 
     let (page, item) = page.split_once('/').unwrap_or((page, ""));
     Ok(match (page, item) {
         ("overview", "") => overview::render(context),
-        ("processes", "") => overview::processes(context),
+        ("processes", "") => overview::processes(context).await,
         ("search", "") => search::render(context).await,
         ("palette", "") => palette::options(context).await,
         ("requests", "") => requests::render(context),
         ("routes", "") => gateway::routes(context).await,
         ("upstreams", "") => gateway::upstreams(context).await,
-        ("tokens", "") => gateway::tokens(context).await,
         ("configuration", "") => configuration::editor(context).await,
         ("history", "") => configuration::history(context).await,
         ("history", number) => configuration::entry(context, number).await,
@@ -84,18 +81,28 @@ pub(crate) async fn render(page: &str, context: &Context<'_>) -> Result<Markup, 
 
 // === impl Context ===
 
-impl Context<'_> {
+impl<'a> Context<'a> {
+    /// `query` is that of the address of the page.
+    pub(crate) fn new(state: &'a ConsoleState, person: &'a Person, query: Option<&str>) -> Self {
+        let query = url::form_urlencoded::parse(query.unwrap_or_default().as_bytes());
+        Self {
+            person,
+            query: query.into_owned().collect(),
+            state,
+        }
+    }
+
     /// Returns a parameter; empty if it is absent.
     fn parameter(&self, name: &str) -> &str {
         self.query.get(name).map_or("", |value| value.trim())
     }
 
     /// Returns what the charts of the page share. The range is a parameter.
-    fn charts<'a>(&self, monitor: &'a Monitor) -> Charts<'a> {
+    fn charts<'m>(&self, monitor: &'m Monitor) -> Charts<'m> {
         Charts {
             history: &monitor.history,
             range: Range::named(self.parameter("range")),
-            now: self.sampler.now(),
+            now: self.state.sampler.now(),
         }
     }
 
@@ -121,7 +128,11 @@ impl Context<'_> {
 
     /// Sends a call that changes nothing, as [`Context::ask`] does.
     async fn send(&self, kind: ProcessKind, call: &Call<'_>) -> Result<Value, Markup> {
-        Self::read(kind, &call.path, self.directory.call_any(kind, call).await)
+        Self::read(
+            kind,
+            &call.path,
+            self.state.directory.call_any(kind, call).await,
+        )
     }
 
     /// Returns the JSON of an answer, or a message.
@@ -131,40 +142,31 @@ impl Context<'_> {
         reply: Result<Reply, Unreachable>,
     ) -> Result<Value, Markup> {
         let name = kind.as_str();
-        let reply = reply.map_err(|error| {
-            notice(
-                Tone::Bad,
-                "No answer",
-                &format!("{name} processes: {error}"),
-            )
-        })?;
-        if reply.is_success() {
-            return Ok(reply.json());
-        }
-        let title = "The secret of the console is rejected";
-        Err(match reply.status {
-            404 if reply.json()["detail"].is_null() => Self::not_offered(kind, path),
-            401 => notice(
-                Tone::Bad,
-                title,
-                &format!("token_env of the {name} processes in console.toml"),
-            ),
-            _ => notice(
+        let (tone, title, text) = match reply {
+            Ok(reply) if reply.is_success() => return Ok(reply.json()),
+            Ok(reply) if reply.status == 404 && reply.json()["detail"].is_null() => {
+                let path = path.split('?').next().unwrap_or_default();
+                let text = format!(
+                    "the {name} process does not offer {path}: set its [admin] token_env, or update it"
+                );
+                (Tone::Warn, "Not available", text)
+            }
+            Ok(reply) if reply.status == 401 => {
+                let text = format!("token_env of the {name} processes in console.toml");
+                (Tone::Bad, "The secret of the console is rejected", text)
+            }
+            Ok(reply) => (
                 Tone::Bad,
                 "The process rejects the request",
-                &reply.problem(),
+                reply.problem(),
             ),
-        })
-    }
-
-    /// Says that the processes of a kind lack a page.
-    fn not_offered(kind: ProcessKind, path: &str) -> Markup {
-        let path = path.split('?').next().unwrap_or_default();
-        let text = format!(
-            "the {} process does not offer {path}: set its [admin] token_env, or update it",
-            kind.as_str()
-        );
-        notice(Tone::Warn, "Not available", &text)
+            Err(error) => (
+                Tone::Bad,
+                "No answer",
+                format!("{name} processes: {}", error.reason),
+            ),
+        };
+        Err(notice(tone, title, &text))
     }
 }
 
@@ -173,12 +175,9 @@ fn heading(title: &str) -> Markup {
     html! { h1 tabindex="-1" { (title) } }
 }
 
-/// Returns the array in a member of an answer, or the answer itself if it is one.
-fn items<'a>(answer: &'a Value, names: &[&str]) -> &'a [Value] {
-    let member = names.iter().find_map(|name| answer[*name].as_array());
-    member
-        .or_else(|| answer.as_array())
-        .map_or(&[], Vec::as_slice)
+/// Returns the items of an array; none if it is something else.
+fn items(list: &Value) -> &[Value] {
+    list.as_array().map_or(&[], Vec::as_slice)
 }
 
 /// Returns a query string of the parameters that are not empty.
@@ -199,7 +198,7 @@ fn listing(
     match answer {
         Err(message) => message,
         Ok(answer) => html! {
-            section.panel { (table(page.trim_start_matches('/'), items(&answer, &[member]), columns, empty)) }
+            section.panel { (table(page.trim_start_matches('/'), items(&answer[member]), columns, empty)) }
             (next_page(page, parameters, &answer))
         },
     }

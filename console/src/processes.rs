@@ -5,7 +5,6 @@
 //!
 //! Input: [`ProcessGroup`]s. Output: [`Reply`]s. Depends on `config` and `json_limit`.
 
-use std::fmt;
 use std::net::SocketAddr;
 use std::time::Duration;
 
@@ -46,7 +45,8 @@ pub(crate) struct Process {
 /// All replicas, and the client that calls them.
 #[derive(Debug)]
 pub(crate) struct ProcessDirectory {
-    client: reqwest::Client,
+    /// Follows no redirect. It also signs people in.
+    pub(crate) client: reqwest::Client,
     groups: Vec<ProcessGroup>,
     replicas: RwLock<Vec<Process>>,
 }
@@ -63,6 +63,8 @@ pub(crate) struct Call<'a> {
     pub(crate) body: Option<Value>,
     /// The person who makes a change.
     pub(crate) operator: Option<&'a str>,
+    /// The maximum time, if it is another than [`CALL_TIMEOUT`].
+    pub(crate) timeout: Option<Duration>,
 }
 
 /// A response.
@@ -75,7 +77,7 @@ pub(crate) struct Reply {
 /// A replica that does not answer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Unreachable {
-    reason: String,
+    pub(crate) reason: String,
     /// Whether the replica may have received the call.
     pub(crate) may_be_done: bool,
 }
@@ -88,6 +90,12 @@ impl Call<'_> {
             path: path.into(),
             ..Self::default()
         }
+    }
+
+    /// Sets the maximum time.
+    pub(crate) fn within(mut self, timeout: Duration) -> Self {
+        self.timeout = Some(timeout);
+        self
     }
 
     pub(crate) fn post(path: impl Into<String>, body: Value) -> Self {
@@ -140,21 +148,18 @@ impl Reply {
     /// Returns the problem of an error response in one line.
     pub(crate) fn problem(&self) -> String {
         let body = self.json();
-        let part = |name: &str| body[name].as_str().unwrap_or_default().to_owned();
-        let mut text = format!("{} {}", self.status, part("code"));
-        for name in ["title", "detail"] {
-            if !part(name).is_empty() {
-                text = format!("{text}: {}", part(name));
+        let code = body["code"].as_str().unwrap_or_default();
+        let mut text = format!("{} {code}", self.status);
+        for part in [&body["title"], &body["detail"]] {
+            if let Some(part) = part.as_str().filter(|part| !part.is_empty()) {
+                text = format!("{text}: {part}");
             }
         }
         for error in body["errors"].as_array().into_iter().flatten() {
-            let detail = error["detail"].as_str().or(error["message"].as_str());
-            let key = error["pointer"].as_str().or(error["key"].as_str());
-            text = format!(
-                "{text}; {} {}",
-                key.unwrap_or_default(),
-                detail.unwrap_or_default()
-            );
+            let either = |names: [&str; 2]| names.iter().find_map(|name| error[*name].as_str());
+            let key = either(["pointer", "key"]).unwrap_or_default();
+            let detail = either(["detail", "message"]).unwrap_or_default();
+            text = format!("{text}; {key} {detail}");
         }
         text
     }
@@ -172,12 +177,6 @@ impl Unreachable {
 
     fn of(error: &reqwest::Error) -> Self {
         Self::new(root_cause(error), !error.is_connect())
-    }
-}
-
-impl fmt::Display for Unreachable {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.reason)
     }
 }
 
@@ -212,30 +211,21 @@ impl ProcessDirectory {
         let mut replicas: Vec<Process> = Vec::new();
         for group in &self.groups {
             for url in &group.urls {
-                let found: Vec<Process> = match resolve(url).await {
-                    Some(urls) => {
-                        let at = |found| Process::at(group, url, found);
-                        urls.into_iter().map(at).collect()
-                    }
-                    None => self.known(group.kind, url),
-                };
+                let mut found = self.of(group.kind);
+                found.retain(|process| process.configured == *url);
+                if let Some(urls) = resolve(url).await {
+                    let at = |found| Process::at(group, url, found);
+                    found = urls.into_iter().map(at).collect();
+                }
                 for process in found {
-                    let is_same =
-                        |known: &Process| known.kind == process.kind && known.name == process.name;
-                    if !replicas.iter().any(is_same) {
+                    let id = (process.kind, &process.name);
+                    if replicas.iter().all(|known| (known.kind, &known.name) != id) {
                         replicas.push(process);
                     }
                 }
             }
         }
         *self.replicas.write() = replicas;
-    }
-
-    /// Returns the replicas that were found at a configured URL.
-    fn known(&self, kind: ProcessKind, configured: &Url) -> Vec<Process> {
-        let mut known = self.of(kind);
-        known.retain(|process| process.configured == *configured);
-        known
     }
 
     /// Returns all replicas, in the order of the configuration.
@@ -259,19 +249,7 @@ impl ProcessDirectory {
         process: &Process,
         call: &Call<'_>,
     ) -> Result<Reply, Unreachable> {
-        self.call_within(process, call, CALL_TIMEOUT).await
-    }
-
-    /// Calls a replica as [`ProcessDirectory::call`] does, with another maximum time.
-    ///
-    /// # Errors
-    /// As [`ProcessDirectory::call`].
-    pub(crate) async fn call_within(
-        &self,
-        process: &Process,
-        call: &Call<'_>,
-        timeout: Duration,
-    ) -> Result<Reply, Unreachable> {
+        let timeout = call.timeout.unwrap_or(CALL_TIMEOUT);
         let work = async {
             let response = self.send(process, call).await?;
             Reply::read(response, MAX_RESPONSE_BYTES).await
@@ -326,7 +304,8 @@ impl ProcessDirectory {
             match self.call(&process, call).await {
                 Ok(reply) => return Ok(reply),
                 Err(error) => {
-                    failed = Unreachable::new(format!("{}: {error}", process.name), true);
+                    let reason = format!("{}: {}", process.name, error.reason);
+                    failed = Unreachable::new(reason, true);
                 }
             }
         }
@@ -339,16 +318,11 @@ impl ProcessDirectory {
             let result = match self.call(&process, &Call::get(path)).await {
                 Ok(reply) if reply.is_success() => Ok(reply.json()),
                 Ok(reply) => Err(reply.problem()),
-                Err(error) => Err(error.to_string()),
+                Err(error) => Err(error.reason),
             };
             (process, result)
         });
         join_all(calls).await
-    }
-
-    /// Returns the client, which follows no redirect, for calls of the gateway's public listener.
-    pub(crate) fn client(&self) -> &reqwest::Client {
-        &self.client
     }
 }
 
@@ -371,12 +345,9 @@ impl Process {
 /// Returns the URL of each address of an `http` host name; `None` if it cannot be resolved. The
 /// certificate of an `https` URL is for its name, which therefore stays.
 async fn resolve(url: &Url) -> Option<Vec<Url>> {
-    let Some(Host::Domain(name)) = url.host() else {
+    let (Some(Host::Domain(name)), "http") = (url.host(), url.scheme()) else {
         return Some(vec![url.clone()]);
     };
-    if url.scheme() != "http" {
-        return Some(vec![url.clone()]);
-    }
     let port = url.port_or_known_default().unwrap_or(80);
     let addresses = tokio::net::lookup_host((name, port)).await.ok()?;
     let mut addresses: Vec<SocketAddr> = addresses.take(MAX_ADDRESSES).collect();

@@ -23,14 +23,7 @@ impl Series {
 
     /// Returns name and labels, by which the series is the same in the next scrape.
     pub(crate) fn key(&self) -> String {
-        let mut key = self.name.clone();
-        for (name, value) in &self.labels {
-            key.push('\n');
-            key.push_str(name);
-            key.push('=');
-            key.push_str(value);
-        }
-        key
+        format!("{} {:?}", self.name, self.labels)
     }
 }
 
@@ -81,28 +74,13 @@ fn parse_labels<'a>(mut rest: &'a str, labels: &mut Vec<(String, String)>) -> Op
         if let Some(after) = rest.strip_prefix('}') {
             return Some(after);
         }
-        let (name, after) = rest.split_once("=\"")?;
-        let (value, end) = parse_quoted(after)?;
-        labels.push((name.trim().to_owned(), value));
-        rest = &after[end..];
+        let (name, quoted) = rest.split_at(rest.find("=\"")?);
+        // A value with its quotation marks, whose escapes are those of JSON.
+        let quoted = &quoted[1..];
+        let mut values = serde_json::Deserializer::from_str(quoted).into_iter::<String>();
+        labels.push((name.trim().to_owned(), values.next()?.ok()?));
+        rest = &quoted[values.byte_offset()..];
     }
-}
-
-/// Returns the text up to the closing quotation mark, and the offset behind it.
-fn parse_quoted(text: &str) -> Option<(String, usize)> {
-    let mut value = String::new();
-    let mut characters = text.char_indices();
-    while let Some((at, character)) = characters.next() {
-        match character {
-            '"' => return Some((value, at + 1)),
-            '\\' => match characters.next()?.1 {
-                'n' => value.push('\n'),
-                other => value.push(other),
-            },
-            other => value.push(other),
-        }
-    }
-    None
 }
 
 #[cfg(test)]

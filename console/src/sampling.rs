@@ -17,9 +17,8 @@ use postern_core::Clock;
 use postern_core::clock::Timestamp;
 use serde_json::{Value, json};
 use tokio::sync::Notify;
-use tokio_util::sync::CancellationToken;
 
-use crate::evidence::Evidence;
+use crate::evidence::{self, Evidence};
 use crate::faults::Faults;
 use crate::findings::{self, Finding};
 use crate::history::History;
@@ -42,9 +41,6 @@ const LATEST_POINTS: usize = 2;
 /// number since.
 const SILENCE: (f64, f64) = (10.0, 3.0);
 
-/// Something that is wrong, and when it was seen first.
-pub(crate) type Found = (Finding, Option<Timestamp>);
-
 /// What is known of all replicas.
 #[derive(Debug, Default)]
 pub(crate) struct Monitor {
@@ -60,7 +56,8 @@ pub(crate) struct Monitor {
     faults: Faults,
     evidence: Evidence,
     pub(crate) sampled_at: Option<Timestamp>,
-    first_seen: BTreeMap<String, Timestamp>,
+    /// What is wrong, the worst first.
+    pub(crate) findings: Vec<Finding>,
 }
 
 /// The task that samples, and its results.
@@ -85,15 +82,13 @@ impl Sampler {
         }
     }
 
-    /// Samples until `stop` is cancelled.
-    pub(crate) async fn run(&self, stop: CancellationToken) {
+    /// Samples again and again.
+    pub(crate) async fn run(&self) {
         let mut ticks = tokio::time::interval(SAMPLE_INTERVAL);
         ticks.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
-            tokio::select! {
-                () = stop.cancelled() => return,
-                _ = ticks.tick() => self.sample().await,
-            }
+            ticks.tick().await;
+            self.sample().await;
         }
     }
 
@@ -109,17 +104,18 @@ impl Sampler {
             monitor.record(now, statuses);
             monitor.pages()
         };
-        let evidence = Evidence::collect(pages, &self.directory, now).await;
-        self.monitor.write().evidence = evidence;
+        let evidence = evidence::collect(pages, &self.directory, now).await;
+        let mut monitor = self.monitor.write();
+        monitor.evidence = evidence;
+        monitor.judge(now);
+        drop(monitor);
         self.sampled.notify_waiters();
     }
 
     async fn status(&self, process: &Process) -> ProcessStatus {
         let call = |path: &'static str| async move {
-            let call = Call::get(path);
-            self.directory
-                .call_within(process, &call, SAMPLE_TIMEOUT)
-                .await
+            let call = Call::get(path).within(SAMPLE_TIMEOUT);
+            self.directory.call(process, &call).await
         };
         let (metrics, readiness, info) =
             tokio::join!(call("/metrics"), call("/readyz"), call("/admin/info"));
@@ -131,7 +127,7 @@ impl Sampler {
         ProcessStatus {
             kind: process.kind,
             name: process.name.clone(),
-            error: metrics.as_ref().err().map(ToString::to_string),
+            error: metrics.as_ref().err().map(|error| error.reason.clone()),
             info: info.unwrap_or_default(),
             readiness: readiness.map(|reply| reply.json()).unwrap_or_default(),
             scrape: metrics
@@ -198,11 +194,8 @@ impl Monitor {
                         .add(now, &key, status.labels(&series.labels), series, increase);
                 }
             }
-            let cpu: f64 = status
-                .scrape
-                .of("process_cpu_seconds_total")
-                .map(&mut increase)
-                .sum();
+            let cpu = status.scrape.of("process_cpu_seconds_total");
+            let cpu: f64 = cpu.map(&mut increase).sum();
             status.cpu = elapsed.map(|elapsed| cpu / elapsed);
             if status.error.is_none() {
                 interval.add(status, elapsed.unwrap_or(0.0), &mut increase);
@@ -214,12 +207,7 @@ impl Monitor {
             self.add_interval(interval);
         }
         self.processes = statuses;
-        let found = self.current(now).into_iter();
-        let keys: Vec<String> = found.map(|finding| finding.key).collect();
-        self.first_seen.retain(|key, _| keys.contains(key));
-        for key in keys {
-            self.first_seen.entry(key).or_insert(now);
-        }
+        self.judge(now);
     }
 
     /// Adds an interval, and what is older than a minute to the hour before.
@@ -233,10 +221,8 @@ impl Monitor {
                 traffic.requests >= 1.0
             });
             for (route, traffic) in old.of_kind(ROUTE) {
-                self.before
-                    .entry(route.to_owned())
-                    .or_default()
-                    .add(traffic);
+                let before = self.before.entry(route.to_owned());
+                before.or_default().add(traffic);
             }
         }
         self.update_silent();
@@ -245,11 +231,8 @@ impl Monitor {
     /// Finds the upstreams that have answered before, and do not answer what they were sent since.
     fn update_silent(&mut self) {
         let is_silent = |upstream: &&str| {
-            let all = self
-                .recent
-                .iter()
-                .rev()
-                .map(|it| it.part(UPSTREAM, upstream));
+            let newest_first = self.recent.iter().rev();
+            let all = newest_first.map(|it| it.part(UPSTREAM, upstream));
             let before: f64 = all.clone().map(|it| it.settled()).sum();
             let since = all.take_while(|it| it.settled() == 0.0);
             let attempts: f64 = since.map(|it| it.requests).sum();
@@ -262,39 +245,30 @@ impl Monitor {
         self.silent = upstreams.map(str::to_owned).collect();
     }
 
-    fn current(&self, now: Timestamp) -> Vec<Finding> {
-        findings::of(
+    /// Finds what is wrong now. What was wrong before keeps the time when it was seen first.
+    fn judge(&mut self, now: Timestamp) {
+        let traffic = (&self.minute(), &self.last(LATEST_POINTS), &self.before);
+        let mut found = findings::of(
             &self.processes,
             &self.faults,
-            (&self.minute(), &self.last(LATEST_POINTS), &self.before),
+            traffic,
             &self.silent,
             &self.evidence,
             now,
-        )
-    }
-
-    /// Returns what is wrong now, the worst first, with the time when it was seen first.
-    pub(crate) fn findings(&self) -> Vec<Found> {
-        let found = self
-            .current(self.sampled_at.unwrap_or(Timestamp(0)))
-            .into_iter();
-        let with_time = found.map(|finding| {
-            let at = self.first_seen.get(&finding.key).copied();
-            (finding, at)
-        });
-        with_time.collect()
+        );
+        for finding in &mut found {
+            let mut before = self.findings.iter();
+            let before = before.find(|before| before.key == finding.key);
+            finding.since = before.and_then(|before| before.since).or(Some(now));
+        }
+        self.findings = found;
     }
 
     /// Returns the pages with the rows behind what is wrong now.
     fn pages(&self) -> BTreeSet<String> {
-        let found = self.findings().into_iter().map(|(finding, _)| finding);
-        let all = found.flat_map(|mut finding| {
-            let below = std::mem::take(&mut finding.consequences);
-            below.into_iter().chain([finding])
-        });
-        all.map(|finding| finding.page)
-            .filter(|page| page.contains('?'))
-            .collect()
+        let all = self.findings.iter().flat_map(Finding::all);
+        let pages = all.map(|finding| finding.page.clone());
+        pages.filter(|page| page.contains('?')).collect()
     }
 
     /// Returns the last intervals as one.
@@ -373,13 +347,13 @@ mod tests {
         // The series appears with its first increase.
         monitor.record(Timestamp(5000), rejections(2));
         monitor.record(Timestamp(10_000), rejections(3));
-        let (finding, since) = monitor.findings().pop().expect("a finding");
+        let finding = monitor.findings.first().expect("a finding");
         assert_eq!(finding.key, "WebhookRejections twilio signature");
-        assert_eq!(since, Some(Timestamp(5000)));
+        assert_eq!(finding.since, Some(Timestamp(5000)));
         monitor.record(Timestamp(69_999), rejections(3));
-        assert_eq!(monitor.findings().len(), 1);
+        assert_eq!(monitor.findings.len(), 1);
         monitor.record(Timestamp(70_000), rejections(3));
-        assert!(monitor.findings().is_empty());
+        assert!(monitor.findings.is_empty());
     }
 
     #[test]
@@ -395,13 +369,13 @@ mod tests {
         let answered_at = monitor.processes[0].answered_at;
         assert_eq!(answered_at, Some(Timestamp(5000)));
         assert_eq!(
-            monitor.findings()[0].0.key,
+            monitor.findings[0].key,
             "ProcessDown postern-proxy gateway-0"
         );
         // It counted on meanwhile.
         monitor.record(Timestamp(15_000), requests(200, 0));
         assert_eq!(last(&monitor).0, Some(20.0));
-        assert!(monitor.findings().is_empty());
+        assert!(monitor.findings.is_empty());
     }
 
     #[test]

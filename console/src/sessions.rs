@@ -17,7 +17,7 @@ use sha2::{Digest, Sha256};
 /// Time for which the link that is printed at a start can be used.
 pub(crate) const FIRST_LINK_LIFETIME: Duration = Duration::from_secs(24 * 3600);
 /// Time for which a link that was requested later can be used.
-pub(crate) const REQUESTED_LINK_LIFETIME: Duration = Duration::from_secs(10 * 60);
+const REQUESTED_LINK_LIFETIME: Duration = Duration::from_secs(10 * 60);
 /// Time for which a session is valid.
 const SESSION_LIFETIME: Duration = Duration::from_secs(12 * 3600);
 /// Maximum number of sessions. A further one ends the oldest.
@@ -32,19 +32,14 @@ pub(crate) type TokenDigest = [u8; 32];
 pub(crate) struct ConsoleSessions {
     clock: Clock,
     /// Whom the processes log with the changes of a session.
-    holder: &'static str,
+    pub(crate) holder: &'static str,
     /// Digest of the secret with which a program of this machine requests links; `None` if there
     /// are no links.
     issuer: Option<TokenDigest>,
-    link: Mutex<Option<OneTimeLink>>,
+    /// Digest of its secret, and when it is valid.
+    link: Mutex<Option<(TokenDigest, Period)>>,
     /// The end of each session by the digest of its token.
     sessions: Mutex<HashMap<TokenDigest, Period>>,
-}
-
-#[derive(Debug)]
-struct OneTimeLink {
-    digest: TokenDigest,
-    period: Period,
 }
 
 // === impl ConsoleSessions ===
@@ -60,28 +55,27 @@ impl ConsoleSessions {
         }
     }
 
-    pub(crate) fn holder(&self) -> &'static str {
-        self.holder
-    }
-
-    /// Returns whether this console has one-time links.
-    pub(crate) fn has_links(&self) -> bool {
-        self.issuer.is_some()
-    }
-
     /// Returns the command that prints a link; `None` without links.
     pub(crate) fn link_command(&self) -> Option<&'static str> {
-        let command = match self.holder {
+        self.issuer.map(|_| match self.holder {
             "standalone" => "postern console-link",
             _ => "sudo postern-console link",
-        };
-        self.has_links().then_some(command)
+        })
     }
 
-    /// Returns whether a bearer token is the secret with which links are requested.
-    pub(crate) fn may_create_links(&self, token: &str) -> bool {
-        let found = self.issuer.as_ref();
-        found.is_some_and(|issuer| verify_slices_are_equal(issuer, &digest(token)).is_ok())
+    /// Creates a link for a program of this machine, which has to know the secret.
+    ///
+    /// # Errors
+    /// `token_signature_invalid` for another secret.
+    pub(crate) fn request_link(&self, secret: &str) -> Result<Secret, Code> {
+        let is_equal =
+            |known: &TokenDigest| verify_slices_are_equal(known, &digest(secret)).is_ok();
+        match self.issuer.as_ref().is_some_and(is_equal) {
+            true => self
+                .create_link(REQUESTED_LINK_LIFETIME)
+                .map_err(|_| Code::Internal),
+            false => Err(Code::TokenSignatureInvalid),
+        }
     }
 
     /// Creates the secret of a link, which is valid once. An unused earlier link is no longer valid.
@@ -90,10 +84,8 @@ impl ConsoleSessions {
     /// The system has no randomness.
     pub(crate) fn create_link(&self, lifetime: Duration) -> Result<Secret, getrandom::Error> {
         let secret = random_secret()?;
-        *self.link.lock() = Some(OneTimeLink {
-            digest: digest(secret.expose()),
-            period: Period::new(self.clock.now(), lifetime),
-        });
+        let period = Period::new(self.clock.now(), lifetime);
+        *self.link.lock() = Some((digest(secret.expose()), period));
         tracing::info!(
             holder = self.holder,
             lifetime_s = lifetime.as_secs(),
@@ -108,17 +100,12 @@ impl ConsoleSessions {
     /// `invalid_temporary_token` for a secret that is wrong, used, replaced or too old.
     pub(crate) fn exchange(&self, secret: &str) -> Result<Secret, Code> {
         let now = self.clock.now();
-        {
-            let mut link = self.link.lock();
-            let is_valid = link.as_ref().is_some_and(|link| {
-                let is_equal = verify_slices_are_equal(&link.digest, &digest(secret)).is_ok();
-                is_equal && link.period.contains(now)
-            });
-            if !is_valid {
-                return Err(Code::InvalidTemporaryToken);
-            }
-            *link = None;
-        }
+        let is_valid = |(link, period): &mut (TokenDigest, Period)| {
+            let is_equal = verify_slices_are_equal(link, &digest(secret)).is_ok();
+            is_equal && period.contains(now)
+        };
+        let link = self.link.lock().take_if(is_valid);
+        link.ok_or(Code::InvalidTemporaryToken)?;
         let token = random_secret().map_err(|_| Code::Internal)?;
         let token = format!("{SESSION_PREFIX}{}", token.expose());
         let mut sessions = self.sessions.lock();

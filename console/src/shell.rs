@@ -36,6 +36,9 @@ static ASSETS: LazyLock<Vec<Asset>> = LazyLock::new(|| {
 /// The scripts of pages, each with a function `enhance`.
 const PAGE_SCRIPTS: [&str; 4] = ["pages.js", "requests.js", "configuration.js", "palette.js"];
 
+/// The pages with charts, among which the script carries their time range.
+const CHART_PAGES: [&str; 2] = ["/", "/notifications"];
+
 /// A page of the navigation: path, title, the key behind `g`, and what is done there.
 pub(crate) type Page = (&'static str, &'static str, &'static str, &'static str);
 
@@ -49,13 +52,12 @@ macro_rules! navigation {
 navigation! {
     "" {
         "/" "Overview" "o" "what is wrong now";
-        "/processes" "Processes" "v" "versions, replicas, readiness";
+        "/processes" "Processes" "v" "versions, replicas, readiness, keys of issuers";
     }
     "Gateway" {
         "/requests" "Requests" "r" "why was it rejected, which user sends the most";
         "/routes" "Routes" "t" "who may do what, explain a request";
         "/upstreams" "Upstreams" "u" "which address is down";
-        "/tokens" "Keys and tokens" "k" "check a token";
         "/configuration" "Configuration" "c" "edit, check and save the file";
         "/history" "History" "h" "what changed in the configuration, roll back";
     }
@@ -136,7 +138,7 @@ pub(crate) fn page(command: Option<&str>) -> Markup {
                     div.brand { img src=(asset_path("icon.svg")) width="28" height="28" alt=""; span { "Postern" small { "console" } } }
                     @for (heading, pages) in NAVIGATION {
                         @if !heading.is_empty() { h2 { (heading) } }
-                        @for (path, title, key, _) in *pages { a href=(path) data-key=(key) aria-keyshortcuts={ "g " (key) } { (title) } }
+                        @for (path, title, key, _) in *pages { a href=(path) data-key=(key) data-charts[CHART_PAGES.contains(path)] aria-keyshortcuts={ "g " (key) } { (title) } }
                     }
                 }
                 div.page {

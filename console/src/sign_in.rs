@@ -54,19 +54,18 @@ impl SignInService {
         let reply = Reply::read(sent.map_err(|_| unavailable())?, MAX_RESPONSE_BYTES).await;
         let reply = reply.map_err(|_| unavailable())?;
         let answer = reply.json();
-        match answer["accessToken"].as_str() {
-            Some(token) if reply.is_success() => Ok(Secret::from(token)),
-            Some(_) | None => {
-                let code = answer["code"].as_str().and_then(Code::named);
-                let problem = Problem::new(code.unwrap_or(Code::Unavailable));
-                Err(match code {
-                    Some(Code::ChallengeRequired) => problem.detail(
-                        "this account signs in with a second step: sign in elsewhere and use its access token",
-                    ),
-                    Some(_) | None => problem,
-                })
-            }
+        let token = answer["accessToken"].as_str();
+        if let Some(token) = token.filter(|_| reply.is_success()) {
+            return Ok(Secret::from(token));
         }
+        let code = answer["code"].as_str().and_then(Code::named);
+        let problem = Problem::new(code.unwrap_or(Code::Unavailable));
+        Err(match code {
+            Some(Code::ChallengeRequired) => problem.detail(
+                "this account signs in with a second step: sign in elsewhere and use its access token",
+            ),
+            Some(_) | None => problem,
+        })
     }
 }
 

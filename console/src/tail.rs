@@ -5,7 +5,6 @@
 //! slows the reading from the gateways down, which then drop events and count them; the console
 //! keeps few chunks. Depends on `access`, `config`, `live`, `processes` and `state`.
 
-use std::collections::HashMap;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,11 +14,10 @@ use axum::response::Response;
 use bytes::Bytes;
 use futures_util::future::join_all;
 use futures_util::stream;
-use postern_core::backoff::Backoff;
 use postern_core::{Code, Problem};
 use serde_json::json;
 use tokio::sync::mpsc;
-use tokio::task::{AbortHandle, JoinSet};
+use tokio::task::JoinSet;
 use tokio::time::{sleep, timeout};
 
 use crate::access::{Caller, Person};
@@ -30,8 +28,8 @@ use crate::state::ConsoleState;
 
 /// Interval at which the token of the browser and the list of gateways are checked.
 const CHECK_INTERVAL: Duration = Duration::from_secs(5);
-/// Delays after which a gateway that cannot be followed is tried again.
-const RETRY_DELAYS: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(5));
+/// Delay after which a gateway that cannot be followed is tried again.
+const RETRY_DELAY: Duration = Duration::from_secs(3);
 /// Maximum time until a gateway answers.
 const OPEN_TIMEOUT: Duration = Duration::from_secs(5);
 /// Time without a byte after which a gateway is taken for dead: it sends a comment every 15 s.
@@ -40,15 +38,10 @@ const SILENCE_TIMEOUT: Duration = Duration::from_secs(40);
 const MAX_WAITING_CHUNKS: usize = 8;
 /// Maximum bytes of the reason for which a gateway refuses.
 const MAX_REFUSAL_BYTES: usize = 64 << 10;
+/// The reason of a 404.
+const NOT_OFFERED: &str = "does not offer a live tail: it is older, or has no [admin] token_env";
 /// Maximum bytes of an incomplete event.
 const MAX_EVENT_BYTES: usize = 64 << 10;
-
-/// The reason for which a gateway cannot be followed.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Refusal {
-    status: Option<u16>,
-    reason: String,
-}
 
 /// What the tasks of one browser share.
 #[derive(Clone, Debug)]
@@ -95,7 +88,7 @@ pub(crate) async fn requests(
     });
     let opened = join_all(opened).await;
     if !opened.iter().any(|(_, result)| result.is_ok()) {
-        return Err(refusal(&opened));
+        return Err(refusal(opened));
     }
     tokio::spawn(follower.run(opened, caller));
     // The permit ends when the browser has gone and the body is dropped.
@@ -107,90 +100,59 @@ pub(crate) async fn requests(
 }
 
 /// Returns the problem of gateways of which none can be followed.
-fn refusal(opened: &[(Process, Result<reqwest::Response, Refusal>)]) -> Problem {
-    let refusals = opened.iter();
-    let refusals = refusals.filter_map(|(gateway, result)| Some((gateway, result.as_ref().err()?)));
-    let worst = refusals.min_by_key(|(_, refusal)| refusal.status != Some(400));
-    let (code, detail) = match worst {
-        Some((_, refusal)) if refusal.status == Some(400) => {
-            (Code::InvalidRequest, refusal.reason.clone())
+fn refusal(opened: Vec<(Process, Result<reqwest::Response, Problem>)>) -> Problem {
+    let mut text = "no gateway is configured".to_owned();
+    for (gateway, result) in opened {
+        match result {
+            Err(problem) if problem.code() == Code::InvalidRequest => return problem,
+            Err(problem) => text = format!("{}: {}", gateway.name, problem.message()),
+            Ok(_) => {}
         }
-        Some((gateway, refusal)) => {
-            let reason = format!("{}: {}", gateway.name, refusal.reason);
-            (Code::Unavailable, reason)
-        }
-        None => (Code::Unavailable, "no gateway is configured".to_owned()),
-    };
-    Problem::new(code).detail(detail)
+    }
+    Problem::new(Code::Unavailable).detail(text)
 }
 
 // === impl Follower ===
 
 impl Follower {
-    /// Follows the gateways until the browser, its token or the console ends.
-    async fn run(self, opened: Vec<(Process, Result<reqwest::Response, Refusal>)>, caller: Caller) {
+    /// Follows the gateways until the browser, its token or the console ends, or the gateways are
+    /// others. The page opens the next stream, or shows the sign-in.
+    async fn run(self, opened: Vec<(Process, Result<reqwest::Response, Problem>)>, caller: Caller) {
+        let names: Vec<String> = opened.iter().map(|(it, _)| it.name.clone()).collect();
         // Dropping the set ends its tasks.
         let mut tasks = JoinSet::new();
-        let mut followed: HashMap<String, AbortHandle> = HashMap::new();
         for (gateway, result) in opened {
-            let name = gateway.name.clone();
-            let task = tasks.spawn(self.clone().follow(gateway, Some(result)));
-            followed.insert(name, task);
+            tasks.spawn(self.clone().follow(gateway, result));
         }
-        let shutdown = self.state.shutdown.clone();
         loop {
             tokio::select! {
                 () = self.sender.closed() => return,
-                () = shutdown.cancelled() => return,
+                () = self.state.shutdown.cancelled() => return,
                 () = sleep(CHECK_INTERVAL) => {}
             }
-            // The next request of the page shows the sign-in.
-            if self.state.access.authenticate(&caller).await.is_err() {
-                return;
-            }
             let gateways = self.state.directory.of(ProcessKind::Gateway);
-            let is_listed = |name: &String| gateways.iter().any(|gateway| gateway.name == *name);
-            followed.retain(|name, task| {
-                let is_listed = is_listed(name);
-                if !is_listed {
-                    task.abort();
-                }
-                is_listed
-            });
-            for gateway in gateways {
-                if !followed.contains_key(&gateway.name) {
-                    let name = gateway.name.clone();
-                    let task = tasks.spawn(self.clone().follow(gateway, None));
-                    followed.insert(name, task);
-                }
+            let is_same = gateways.iter().map(|it| &it.name).eq(&names);
+            if !is_same || self.state.access.authenticate(&caller).await.is_err() {
+                return;
             }
         }
     }
 
     /// Follows one gateway, again and again.
-    async fn follow(
-        self,
-        gateway: Process,
-        mut opened: Option<Result<reqwest::Response, Refusal>>,
-    ) {
-        let mut delays = RETRY_DELAYS.delays();
+    async fn follow(self, gateway: Process, mut opened: Result<reqwest::Response, Problem>) {
         loop {
-            let result = match opened.take() {
-                Some(result) => result,
-                None => self.open(&gateway).await,
-            };
-            let reason = match result {
+            let reason = match opened {
                 Ok(response) => {
-                    delays.reset();
                     let following = json!({ "name": gateway.name, "isFollowed": true });
                     self.send(event("gateway", &following.to_string())).await;
-                    self.pass_on(&gateway, response).await
+                    self.pass_on(&gateway, response).await.to_owned()
                 }
-                Err(refusal) => refusal.reason,
+                Err(problem) => problem.message().to_owned(),
             };
             let ended = json!({ "name": gateway.name, "isFollowed": false, "reason": reason });
             self.send(event("gateway", &ended.to_string())).await;
-            sleep(delays.next_delay()).await;
+            sleep(RETRY_DELAY).await;
+            opened = self.open(&gateway).await;
         }
     }
 
@@ -200,44 +162,45 @@ impl Follower {
     }
 
     /// Opens the tail of a gateway.
-    async fn open(&self, gateway: &Process) -> Result<reqwest::Response, Refusal> {
+    async fn open(&self, gateway: &Process) -> Result<reqwest::Response, Problem> {
         let call = Call {
             operator: Some(self.subject.as_str()),
             ..Call::get(self.path.as_str())
         };
-        let refused = |status: Option<u16>, reason: String| Refusal { status, reason };
         let opening = async {
-            let response = self.state.directory.send(gateway, &call).await;
-            let response = response.map_err(|error| refused(None, error.to_string()))?;
+            let sent = self.state.directory.send(gateway, &call).await;
+            let response = sent.map_err(|error| (Code::Unavailable, error.reason))?;
             let status = response.status().as_u16();
-            if response.status().is_success() {
-                return Ok(response);
-            }
-            if status == 404 {
-                let reason = "does not offer a live tail: it is older, or has no [admin] token_env";
-                return Err(refused(Some(status), reason.to_owned()));
-            }
-            let reason = match Reply::read(response, MAX_REFUSAL_BYTES).await {
-                Ok(reply) => reply.problem(),
-                Err(error) => format!("{status}: {error}"),
+            let code = match status {
+                200..300 => return Ok(response),
+                400 => Code::InvalidRequest,
+                _ => Code::Unavailable,
             };
-            Err(refused(Some(status), reason))
+            Err((
+                code,
+                match Reply::read(response, MAX_REFUSAL_BYTES).await {
+                    _ if status == 404 => NOT_OFFERED.to_owned(),
+                    Ok(reply) => reply.problem(),
+                    Err(error) => format!("{status}: {}", error.reason),
+                },
+            ))
         };
         let late = format!("no answer within {} s", OPEN_TIMEOUT.as_secs());
         let opened = timeout(OPEN_TIMEOUT, opening).await;
-        opened.unwrap_or_else(|_| Err(refused(None, late)))
+        let opened = opened.unwrap_or(Err((Code::Unavailable, late)));
+        opened.map_err(|(code, reason)| Problem::new(code).detail(reason))
     }
 
     /// Passes events on until the gateway ends the stream. Returns the reason.
-    async fn pass_on(&self, gateway: &Process, mut response: reqwest::Response) -> String {
+    async fn pass_on(&self, gateway: &Process, mut response: reqwest::Response) -> &'static str {
         let source = event("source", &json!({ "name": gateway.name }).to_string());
         let mut splitter = EventSplitter::default();
         loop {
             let chunk = match timeout(SILENCE_TIMEOUT, response.chunk()).await {
                 Ok(Ok(Some(chunk))) => chunk,
-                Ok(Ok(None)) => return "the gateway ended the stream".to_owned(),
-                Ok(Err(_)) => return "the connection was lost".to_owned(),
-                Err(_) => return "the gateway is silent".to_owned(),
+                Ok(Ok(None)) => return "the gateway ended the stream",
+                Ok(Err(_)) => return "the connection was lost",
+                Err(_) => return "the gateway is silent",
             };
             let complete = splitter.push(&chunk);
             if !complete.is_empty() {

@@ -19,7 +19,9 @@ use tokio_util::sync::CancellationToken;
 use url::Url;
 
 use crate::App;
-use crate::config::{Config, Members, ProcessGroup, ProcessKind, RoleRules, TraceLink};
+use crate::config::{
+    Config, Members, ProcessGroup, ProcessKind, RoleRules, SignInConfig, TraceConfig, TraceLink,
+};
 use crate::prometheus_text::Scrape;
 use crate::status::ProcessStatus;
 
@@ -105,14 +107,18 @@ impl Console {
             hosts: Vec::new(),
             trusted_proxies: TrustedProxies::default(),
             link_secret: Some(Secret::from(LINK_SECRET)),
-            link_file: None,
             log: log(),
-            auth: stub.clone(),
+            sign_in: SignInConfig {
+                auth: stub.clone(),
+                link_file: None,
+            },
             roles: RoleRules {
                 viewer: members("support", "monitoring"),
                 operator: members("admin", "deploy"),
             },
-            trace_link: TraceLink::parse("https://traces.example/{trace_id}?x=<b>"),
+            trace: TraceConfig {
+                link: TraceLink::parse("https://traces.example/{trace_id}?x=<b>"),
+            },
             processes: ProcessKind::ALL.map(group).to_vec(),
         };
         let clock = Clock::manual(Timestamp(1_800_000_000_000));
@@ -204,10 +210,7 @@ impl Drop for Console {
 }
 
 pub(crate) fn log() -> Log {
-    let read = |root: &postern_core::decode::Object<'_>| {
-        Some(Log::read(root, &postern_core::config::Env::default()))
-    };
-    postern_core::config::parse("x.toml", "", read).expect("the defaults")
+    postern_core::decode::defaults(Log::read)
 }
 
 /// Starts one stub for all three processes.
@@ -323,10 +326,11 @@ pub(crate) fn answer(answers: Answers, path: &str, body: &Value) -> Response {
             Json(json!({ "route": route, "why": [HOSTILE], "decision": "403 insufficient_scope: The" })).into_response()
         }
         _ if answers == Answers::Older => problem(404, "not_found"),
+        "/admin/routes" => Json(json!([row])).into_response(),
         _ => {
             let rows = json!([row]);
             let mut members = row.as_object().expect("an object").clone();
-            for name in ["entries", "subjects", "notifications", "deadLetters", "events", "attempts", "providers", "templates", "routes",
+            for name in ["entries", "subjects", "notifications", "deadLetters", "events", "attempts", "providers", "templates",
                 "issuers", "history", "errors", "tests", "warnings", "accounts", "networks", "upstreams",
                 "users", "groups", "allGroups", "signIns", "queues"] {
                 members.insert(name.to_owned(), rows.clone());

@@ -25,7 +25,6 @@ const FRAGMENTS: &[&str] = &[
     "requests",
     "routes?request=GET%20/x&q=",
     "upstreams",
-    "tokens",
     "configuration",
     "history",
     "history/3",

@@ -5,6 +5,7 @@
 //! `config`, `prometheus_text` and `status`.
 
 use std::collections::BTreeMap;
+use std::ops::Add;
 
 use postern_core::clock::Timestamp;
 
@@ -221,20 +222,16 @@ impl Interval {
 
     /// Returns the parts of a kind.
     pub(crate) fn of_kind(&self, kind: &'static str) -> impl Iterator<Item = (&str, &Traffic)> {
-        let parts = self
-            .parts
-            .iter()
-            .filter(move |((known, _), _)| *known == kind);
+        let all = self.parts.iter();
+        let parts = all.filter(move |((known, _), _)| *known == kind);
         parts.map(|((_, name), traffic)| (name.as_str(), traffic))
     }
 
     /// Returns the number of requests in a second; `None` if no process of the kind that counts them
     /// answered.
     pub(crate) fn per_second(&self, counted_by: ProcessKind, traffic: &Traffic) -> Option<f64> {
-        let seconds = self
-            .seconds
-            .get(&counted_by)
-            .filter(|seconds| **seconds > 0.0)?;
+        let seconds = self.seconds.get(&counted_by);
+        let seconds = seconds.filter(|seconds| **seconds > 0.0)?;
         Some(traffic.requests / seconds)
     }
 
@@ -246,9 +243,7 @@ impl Interval {
     /// Returns the waiting notifications of all priorities.
     pub(crate) fn all_waiting(&self) -> Option<f64> {
         let waiting = self.gauges.iter().filter(|((kind, _), _)| *kind == WAITING);
-        waiting
-            .map(|(_, rows)| *rows)
-            .reduce(|sum, rows| sum + rows)
+        waiting.map(|(_, rows)| *rows).reduce(f64::add)
     }
 }
 

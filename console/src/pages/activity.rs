@@ -1,6 +1,7 @@
 //! Sign-ins.
 
 use maud::{Markup, html};
+use serde_json::Value;
 
 use super::{Context, heading, listing, periods};
 use crate::config::ProcessKind::Auth;
@@ -10,17 +11,16 @@ use crate::widgets::{Column, plain, state};
 const COLUMNS: &[Column] = &[
     ("Time", Time("at")),
     ("Event", Text("event")),
-    (
-        "Outcome",
-        Of(
-            |row| html! { (state(&plain(&row["outcome"]))) " " span.muted { (plain(&row["reason"])) } },
-        ),
-    ),
+    ("Outcome", Of(outcome)),
     ("User", Link("/search?kind=user&q=", "subject")),
     ("Network", Mono("network")),
     ("Provider", Text("provider")),
     ("Request", Link("/search?kind=request&q=", "requestId")),
 ];
+
+fn outcome(row: &Value) -> Markup {
+    html! { (state(&plain(&row["outcome"]))) " " span.muted { (plain(&row["reason"])) } }
+}
 
 pub(super) async fn sign_ins(context: &Context<'_>) -> Markup {
     let names = [

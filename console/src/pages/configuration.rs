@@ -1,25 +1,30 @@
 //! The gateways' configuration: editor, check, history, and the difference of two texts.
 
+use std::time::Duration;
+
 use maud::{Markup, html};
 use postern_core::hidden_characters::{code_point, is_hidden};
 use serde_json::{Value, json};
+use similar::{ChangeTag, TextDiff};
 
 use super::{Context, heading, items, query_string};
 use crate::actions::path_segment;
 use crate::config::ProcessKind::Gateway;
 use crate::configuration::{bases, read_all};
-use crate::line_diff::{DiffLine, differences};
 use crate::processes::{Answered, Call, Process};
 use crate::widgets::Cell::{Mono, NumberOf, Of, Text, Time};
-use crate::widgets::{Column, Tone, badge, facts, mono, notice, plain, table, time};
+use crate::widgets::{Column, Tone, badge, facts, mono, notice, plain, table, time, with};
 
 /// Maximum lines with hidden characters that are named.
 const MAX_HIDDEN_LINES: usize = 20;
 /// Maximum witnesses of changed decisions that are shown.
 const MAX_WITNESSES: usize = 50;
+/// Time after which what remains of two texts is compared coarsely: the texts are those of an operator,
+/// and others wait for the thread.
+const MAX_COMPARISON_TIME: Duration = Duration::from_millis(200);
 
 pub(super) async fn editor(context: &Context<'_>) -> Markup {
-    let files = read_all(context.directory).await;
+    let files = read_all(&context.state.directory).await;
     let shown = files.iter().find_map(|(_, answer)| answer.as_ref().ok());
     html! {
         (heading("Configuration"))
@@ -123,7 +128,7 @@ pub(crate) async fn check(context: &Context<'_>, text: &str) -> Markup {
             return html! { div data-summary="The check has failed" data-tone="bad" { (message) } };
         }
     };
-    let list = |name: &str| answer[name].as_array().map_or(&[][..], Vec::as_slice);
+    let list = |name: &str| items(&answer[name]);
     let (errors, tests) = (list("errors"), list("tests"));
     let failed = tests.iter().filter(|test| test["ok"] != true).count();
     let (summary, tone) = match (errors.len(), failed) {
@@ -252,19 +257,27 @@ pub(crate) fn changes(files: &[Answered], base: &str) -> Markup {
     }
 }
 
-/// Returns the lines that turn one text into another.
+/// Returns the lines that turn one text into another, with three lines around each change.
 fn difference(caption: &str, before: &str, after: &str) -> Markup {
-    let lines = differences(before, after);
+    let differences = TextDiff::configure()
+        .timeout(MAX_COMPARISON_TIME)
+        .diff_lines(before, after);
+    let hunks = differences.unified_diff();
     html! {
-        @if lines.is_empty() { p.muted { "The texts are equal." } }
+        @if before == after { p.muted { "The texts are equal." } }
         @else {
             pre.code.difference tabindex="0" role="region" aria-label=(caption) {
-                @for line in lines { @match line {
-                    DiffLine::Same(text) => span { "  " (text) "\n" },
-                    DiffLine::Removed(text) => del { "- " (text) "\n" },
-                    DiffLine::Added(text) => ins { "+ " (text) "\n" },
-                    DiffLine::Omitted(count) => span.muted { "  … " (count) " equal lines\n" },
-                } }
+                @for hunk in hunks.iter_hunks() {
+                    span.muted { (hunk.header()) "\n" }
+                    @for change in hunk.iter_changes() {
+                        @let line = change.value().trim_end_matches(['\r', '\n']);
+                        @match change.tag() {
+                            ChangeTag::Equal => span { "  " (line) "\n" },
+                            ChangeTag::Delete => del { "- " (line) "\n" },
+                            ChangeTag::Insert => ins { "+ " (line) "\n" },
+                        }
+                    }
+                }
             }
         }
     }
@@ -273,13 +286,17 @@ fn difference(caption: &str, before: &str, after: &str) -> Markup {
 /// Returns the gateway of the parameter `process`, by default the first, and its answer.
 async fn ask_selected(context: &Context<'_>, path: &str) -> Result<(Process, Value), Markup> {
     let name = context.parameter("process");
-    let replicas = context.directory.of(Gateway);
+    let replicas = context.state.directory.of(Gateway);
     let mut selected = replicas.iter();
     let selected = selected.find(|process| name.is_empty() || process.name == name);
     let Some(process) = selected else {
         return Err(notice(Tone::Warn, "Not found", "there is no such gateway"));
     };
-    let reply = context.directory.call(process, &Call::get(path)).await;
+    let reply = context
+        .state
+        .directory
+        .call(process, &Call::get(path))
+        .await;
     Context::read(Gateway, path, reply).map(|answer| (process.clone(), answer))
 }
 
@@ -296,30 +313,15 @@ pub(super) async fn history(context: &Context<'_>) -> Markup {
 
 fn entries(context: &Context<'_>, process: &Process, answer: &Value) -> Markup {
     const COLUMNS: &[Column] = &[
-        (
-            "Number",
-            NumberOf(
-                |row| html! { a href={ "/history/" (path_segment(&plain(&row["number"]))) "?" (plain(&row["query"])) } { (plain(&row["number"])) } },
-            ),
-        ),
+        ("Number", NumberOf(number)),
         ("Loaded", Time("loadedAt")),
         ("By", Text("operator")),
-        (
-            "Change",
-            Of(|row| {
-                html! {
-                    (plain(&row["summary"]["text"]))
-                    @if row["summary"]["widened"].as_u64().is_some_and(|count| count > 0) { " " (badge(Tone::Bad, "widened")) }
-                }
-            }),
-        ),
+        ("Change", Of(change)),
         ("Hash", Mono("hash")),
     ];
-    let query = query_string(&[("process", process.name.as_str())]);
-    let mut rows = items(answer, &["history"]).to_vec();
-    for row in rows.iter_mut().filter_map(Value::as_object_mut) {
-        row.insert("query".to_owned(), json!(query));
-    }
+    let query = json!({ "query": query_string(&[("process", process.name.as_str())]) });
+    let rows = items(&answer["history"]).iter();
+    let rows: Vec<Value> = rows.map(|row| with(row, &query)).collect();
     let fault = plain(&answer["fault"]);
     html! {
         @if !fault.is_empty() { (notice(Tone::Warn, "Not written to the folder", &fault)) }
@@ -329,9 +331,19 @@ fn entries(context: &Context<'_>, process: &Process, answer: &Value) -> Markup {
     }
 }
 
+fn number(row: &Value) -> Markup {
+    let number = plain(&row["number"]);
+    html! { a href={ "/history/" (path_segment(&number)) "?" (plain(&row["query"])) } { (number) } }
+}
+
+fn change(row: &Value) -> Markup {
+    let summary = &row["summary"];
+    html! { (plain(&summary["text"])) @if summary["widened"].as_u64().is_some_and(|count| count > 0) { " " (badge(Tone::Bad, "widened")) } }
+}
+
 /// Returns the selection of a gateway.
 fn selection(context: &Context<'_>, process: &Process) -> Markup {
-    let replicas = context.directory.of(Gateway);
+    let replicas = context.state.directory.of(Gateway);
     html! {
         @if replicas.len() > 1 { form.filters action="/history" {
             label { "Gateway" select name="process" {
@@ -370,7 +382,7 @@ pub(super) async fn entry(context: &Context<'_>, number: &str) -> Markup {
 
 /// Returns the text with its difference to the present file, and the form that restores it.
 async fn roll_back(context: &Context<'_>, answer: &Value) -> Markup {
-    let files = read_all(context.directory).await;
+    let files = read_all(&context.state.directory).await;
     let present = files.iter().find_map(|(_, answer)| answer.as_ref().ok());
     let text = plain(&answer["text"]);
     let is_offered = context.is_operator() && present.is_some_and(|it| it["editable"] != false);
@@ -389,5 +401,40 @@ async fn roll_back(context: &Context<'_>, answer: &Value) -> Markup {
                 div #check-result {}
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Instant;
+
+    use super::*;
+
+    #[test]
+    fn changed_lines_are_shown_with_three_lines_around() {
+        let before = "1\n2\n3\n4\n5\n6\n7\n8\n9\n";
+        let shown = difference("x", before, "1\n2\n3\n4\nfive<\n6\n7\n8\n9\n").into_string();
+        let expected = "<span class=\"muted\">@@ -2,7 +2,7 @@\n</span><span>  2\n</span><span>  3\n</span><span>  4\n</span>\
+             <del>- 5\n</del><ins>+ five&lt;\n</ins><span>  6\n</span><span>  7\n</span><span>  8\n</span></pre>";
+        assert!(shown.ends_with(expected), "{shown}");
+        let shown = difference("x", before, before).into_string();
+        assert!(shown.contains("The texts are equal."), "{shown}");
+        // The last line has no end.
+        let shown = difference("x", "a\nb", "").into_string();
+        assert!(shown.contains("<del>- b\n</del>"), "{shown}");
+    }
+
+    #[test]
+    fn large_texts_are_compared_in_bounded_time() {
+        let lines = |word: &str| {
+            (0..20_000)
+                .map(|at| format!("{word}{at}\n"))
+                .collect::<String>()
+        };
+        let started_at = Instant::now();
+        let shown = difference("x", &lines("a"), &lines("b")).into_string();
+        assert_eq!(shown.matches("<ins>").count(), 20_000);
+        let took = started_at.elapsed();
+        assert!(took < 25 * MAX_COMPARISON_TIME, "{took:?}");
     }
 }

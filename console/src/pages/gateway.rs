@@ -1,7 +1,7 @@
-//! Routes, upstreams, keys and tokens.
+//! Routes and upstreams.
 
 use maud::{Markup, html};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::{Context, heading, items, query_string};
 use crate::charts::Unit;
@@ -9,9 +9,9 @@ use crate::config::ProcessKind::Gateway;
 use crate::processes::Call;
 use crate::sampling::Monitor;
 use crate::traffic::{Interval, ROUTE};
-use crate::widgets::Cell::{Mono, Number, NumberOf, Of, Text, Time};
+use crate::widgets::Cell::{Mono, Number, NumberOf, Of, Text};
 use crate::widgets::{
-    Column, Tone, badge, duration, members, mono, notice, percent, plain, state, table, time, with,
+    Column, Tone, badge, duration, members, mono, notice, percent, plain, table, with,
 };
 
 /// Fraction of 5xx that the service level objective permits.
@@ -24,14 +24,7 @@ const ROUTE_COLUMNS: &[Column] = &[
     ("Policy", Text("policy")),
     ("Target", Text("target")),
     ("Limits", Text("limits")),
-    TRAFFIC[0],
-    TRAFFIC[1],
-    TRAFFIC[2],
-    TRAFFIC[3],
-];
-
-/// Columns of the last minute of a route, see [`with_traffic`].
-pub(super) const TRAFFIC: [Column; 4] = [
+    // Of the last minute, see [`with_traffic`].
     ("Requests", NumberOf(requests)),
     ("4xx", NumberOf(|row| share(row, "4xx"))),
     ("5xx", NumberOf(|row| share(row, "5xx"))),
@@ -39,7 +32,7 @@ pub(super) const TRAFFIC: [Column; 4] = [
 ];
 
 /// Adds the traffic of the last minute to the row of a route.
-pub(super) fn with_traffic(row: &Value, minute: &Interval) -> Value {
+fn with_traffic(row: &Value, minute: &Interval) -> Value {
     let traffic = minute.part(ROUTE, &plain(&row["name"]));
     let rate = minute.per_second(Gateway, &traffic);
     let traffic = json!({
@@ -79,7 +72,7 @@ pub(super) async fn routes(context: &Context<'_>) -> Markup {
     let answer = context.ask(Gateway, "/admin/routes").await;
     let wanted = context.parameter("q").to_lowercase();
     let explained = explain(context).await;
-    let minute = context.sampler.read(Monitor::minute);
+    let minute = context.state.sampler.read(Monitor::minute);
     html! {
         (heading("Routes"))
         form.filters action="/routes" {
@@ -89,7 +82,7 @@ pub(super) async fn routes(context: &Context<'_>) -> Markup {
         @match answer {
             Err(message) => (message),
             Ok(answer) => {
-                @let all = items(&answer, &["routes"]);
+                @let all = items(&answer);
                 @let shown = all.iter().filter(|row| row.to_string().to_lowercase().contains(&wanted));
                 @let shown: Vec<Value> = shown.map(|row| with_traffic(row, &minute)).collect();
                 section.panel { h2 { (shown.len()) " of " (all.len()) " routes, first match first, with their last minute" }
@@ -115,13 +108,9 @@ async fn explain(context: &Context<'_>) -> Markup {
     if request.is_empty() {
         return html! {};
     }
-    let mut body = Map::new();
-    for name in ["request", "host", "principal"] {
-        if !context.parameter(name).is_empty() {
-            body.insert(name.to_owned(), json!(context.parameter(name)));
-        }
-    }
-    let call = Call::post("/admin/explain", Value::Object(body));
+    let body = ["request", "host", "principal"].map(|name| (name, context.parameter(name)));
+    let body = body.into_iter().filter(|(_, value)| !value.is_empty());
+    let call = Call::post("/admin/explain", body.collect());
     match context.send(Gateway, &call).await {
         Err(message) => message,
         Ok(answer) => html! { div.explained { (explanation(&answer)) } },
@@ -157,7 +146,11 @@ fn tree(value: &Value, depth: usize) -> Markup {
 }
 
 pub(super) async fn upstreams(context: &Context<'_>) -> Markup {
-    let all = context.directory.ask_all(Gateway, "/admin/upstreams").await;
+    let all = context
+        .state
+        .directory
+        .ask_all(Gateway, "/admin/upstreams")
+        .await;
     html! {
         (heading("Upstreams"))
         @for (process, answer) in &all {
@@ -174,9 +167,9 @@ pub(super) async fn upstreams(context: &Context<'_>) -> Markup {
 /// has a row too.
 fn endpoint_rows(answer: &Value) -> Vec<Value> {
     let mut rows = Vec::new();
-    for upstream in items(answer, &["upstreams"]) {
+    for upstream in items(&answer["upstreams"]) {
         let more = json!({ "upstream": upstream["name"] });
-        let endpoints = items(upstream, &["endpoints"]);
+        let endpoints = items(&upstream["endpoints"]);
         rows.extend(endpoints.iter().map(|endpoint| with(endpoint, &more)));
         if endpoints.is_empty() {
             rows.push(with(&json!({ "healthy": false }), &more));
@@ -210,51 +203,12 @@ fn endpoint_state(endpoint: &Value) -> Markup {
 }
 
 fn more(endpoint: &Value) -> Markup {
-    let shown = "address state healthy inFlight latencyUs upstream";
-    let shown: Vec<&str> = shown.split(' ').collect();
+    const SHOWN: &[&str] = &["address", "healthy", "inFlight", "latencyUs", "upstream"];
     let latency = endpoint["latencyUs"].as_f64().filter(|us| *us > 0.0);
     html! { span.why {
         @if let Some(us) = latency { span.member { "latency " span.value { (duration(us / 1e6)) } } " " }
-        (members(endpoint, &shown))
+        (members(endpoint, SHOWN))
     } }
-}
-
-pub(super) async fn tokens(context: &Context<'_>) -> Markup {
-    let answer = context.ask(Gateway, "/admin/keys").await;
-    let keys = answer.as_ref().map(Value::to_string).unwrap_or_default();
-    html! {
-        (heading("Keys and tokens"))
-        section.panel #token-check data-keys=(keys) {
-            h2 { "Check a token" }
-            p.muted { "The token is checked in this browser, with WebCrypto and the public keys below. It is not sent anywhere." }
-            form.stack { label { "Token" textarea.mono name="token" rows="4" required spellcheck="false" autocomplete="off" {} }
-                button.primary type="submit" { "Check" } }
-            div #token-result role="status" {}
-        }
-        @match &answer {
-            Err(message) => (message),
-            Ok(answer) => @for issuer in items(answer, &["issuers"]) { (issuer_panel(issuer)) },
-        }
-    }
-}
-
-fn issuer_panel(issuer: &Value) -> Markup {
-    const COLUMNS: &[Column] = &[
-        ("Key", Mono("kid")),
-        ("Algorithm", Text("alg")),
-        ("Type", Text("kty")),
-        ("Use", Text("use")),
-        ("First seen", Time("firstSeen")),
-    ];
-    let error = plain(&issuer["lastError"]);
-    html! {
-        section.panel {
-            h2 { (plain(&issuer["issuer"])) " " (state(&plain(&issuer["kind"]))) }
-            p.muted { "read " (time(&plain(&issuer["lastRefresh"]))) " next " (time(&plain(&issuer["nextRefresh"]))) }
-            @if !error.is_empty() { (notice(Tone::Bad, "The keys could not be read", &error)) }
-            (table(&format!("Keys of {}", plain(&issuer["issuer"])), items(issuer, &["keys"]), COLUMNS, "No key is known."))
-        }
-    }
 }
 
 #[cfg(test)]

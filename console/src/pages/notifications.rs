@@ -2,7 +2,7 @@
 
 use maud::{Markup, html};
 use postern_core::clock::Timestamp;
-use serde_json::{Value, json};
+use serde_json::Value;
 
 use super::{Context, heading, instant, items, listing, options, picture};
 use crate::actions::{path_segment, record};
@@ -12,8 +12,8 @@ use crate::processes::{Call, Reply};
 use crate::traffic::{Interval, NOTIFICATION, OLDEST, WAITING};
 use crate::widgets::Cell::{Link, Number, NumberOf, Of, Text, Time};
 use crate::widgets::{
-    CHANNELS, Column, Tone, action, badge, duration, facts, first, json_block, members, mono,
-    plain, state, table, time,
+    CHANNELS, Column, Tone, action, badge, duration, facts, first, members, mono, plain, state,
+    table, time,
 };
 
 const STATUSES: [&str; 7] = [
@@ -24,16 +24,6 @@ const STATUSES: [&str; 7] = [
     "FAILED",
     "CANCELLED",
     "EXPIRED",
-];
-const FILTERS: [&str; 8] = [
-    "recipient",
-    "status",
-    "template",
-    "channel",
-    "from",
-    "to",
-    "cursor",
-    "limit",
 ];
 
 /// The parameter with which the message of a notification is shown, and its value.
@@ -65,12 +55,7 @@ const DEAD_COLUMNS: &[Column] = &[
     PRIORITY,
     ATTEMPTS,
     ("Provider", Text("provider")),
-    (
-        "Reason",
-        Of(
-            |row| html! { (badge(Tone::Bad, &plain(&row["code"]))) " " span.muted { (plain(&row["lastReply"])) } },
-        ),
-    ),
+    ("Reason", Of(reason)),
 ];
 
 const QUEUE_COLUMNS: &[Column] = &[
@@ -78,14 +63,18 @@ const QUEUE_COLUMNS: &[Column] = &[
     PRIORITY,
     ("First tries", Number("depth")),
     ("Retries", Number("retries")),
-    (
-        "Oldest",
-        NumberOf(
-            |row| html! { (row["oldestAgeSeconds"].as_f64().map_or("in delivery".to_owned(), duration)) },
-        ),
-    ),
+    ("Oldest", NumberOf(oldest)),
     ("Held back", Of(held_back)),
 ];
+
+fn reason(row: &Value) -> Markup {
+    html! { (badge(Tone::Bad, &plain(&row["code"]))) " " span.muted { (plain(&row["lastReply"])) } }
+}
+
+fn oldest(row: &Value) -> Markup {
+    let age = row["oldestAgeSeconds"].as_f64();
+    html! { (age.map_or("in delivery".to_owned(), duration)) }
+}
 
 /// Returns status and reason of a notification.
 fn status(row: &Value) -> Markup {
@@ -115,10 +104,10 @@ async fn queue(context: &Context<'_>) -> Markup {
     ];
     let answer = context.ask(Notify, "/admin/queue").await;
     let waits = |row: &&Value| row["depth"] != 0 || row["retries"] != 0;
-    context.sampler.read(|monitor| {
+    context.state.sampler.read(|monitor| {
         let charts = context.charts(monitor);
         html! { div data-live="queue" {
-            (picture::providers(monitor, &monitor.findings()))
+            (picture::providers(monitor))
             (charts.ranges("/notifications"))
             div.grid.charts {
                 (charts.chart("Waiting", Unit::Count, None, BY_PRIORITY))
@@ -127,7 +116,7 @@ async fn queue(context: &Context<'_>) -> Markup {
                 section.panel { h2 { "Waiting now" } @match &answer {
                     Err(message) => (message),
                     Ok(answer) => {
-                        @let rows: Vec<Value> = items(answer, &["queues"]).iter().filter(waits).cloned().collect();
+                        @let rows: Vec<Value> = items(&answer["queues"]).iter().filter(waits).cloned().collect();
                         (table("Queue", &rows, QUEUE_COLUMNS, "Nothing waits."))
                     }
                 } }
@@ -141,7 +130,16 @@ fn per_second(interval: &Interval, outcome: &str) -> Option<f64> {
 }
 
 pub(super) async fn list(context: &Context<'_>) -> Markup {
-    let parameters = FILTERS.map(|name| (name, context.parameter(name)));
+    let names = [
+        "recipient",
+        "status",
+        "template",
+        "channel",
+        "from",
+        "to",
+        "cursor",
+    ];
+    let parameters = names.map(|name| (name, context.parameter(name)));
     let is_filtered = parameters.iter().any(|(_, value)| !value.is_empty());
     let answer = context
         .list(Notify, "/admin/notifications", &parameters)
@@ -183,7 +181,7 @@ pub(super) async fn one(context: &Context<'_>, id: &str) -> Markup {
     let document = &shown["notification"];
     let value = |name: &str| html! { (plain(&document[name])) };
     // The entries are the events, with suppressions and reports.
-    let entries = items(&shown, &["entries"]);
+    let entries = items(&shown["entries"]);
     html! {
         (heading(&format!("Notification {id}")))
         (buttons(context, id, &plain(&document["status"])))
@@ -198,8 +196,7 @@ pub(super) async fn one(context: &Context<'_>, id: &str) -> Markup {
                 ("Not before", optional_time(&document["sendAt"])), ("Expires", optional_time(&document["expiresAt"])),
                 ("Waits because of", value("waitReason")),
             ])) }
-            (message(context, id, &path).await)
-            section.panel.full { details { summary { "Everything that is stored" } (json_block(&shown)) } }
+            section.panel.full { h2 { "What was sent" } (message(context, id, &path).await) }
         }
     }
 }
@@ -243,33 +240,29 @@ fn life(entries: &[Value], next: &Value) -> Markup {
 /// Returns the message, if an operator has asked for it: it may have a code or a link that signs its
 /// recipient in. The console and the process log who has read which message.
 async fn message(context: &Context<'_>, id: &str, path: &str) -> Markup {
-    let title = html! { h2 { "What was sent" } };
     if !context.is_operator() {
-        return html! { section.panel.full { (title)
-            p.muted { "The message may contain codes and links. Reading it requires the role operator." }
-        } };
+        return html! { p.muted { "The message may contain codes and links. Reading it requires the role operator." } };
     }
     if context.parameter(MESSAGE) != SHOWN {
         let address = format!("/notifications/{}?{MESSAGE}={SHOWN}", path_segment(id));
-        return html! { section.panel.full { (title)
+        return html! {
             p.muted { "The message may contain codes and links. The log records who has read it." }
             p { a.button href=(address) { "Show the message" } }
-        } };
+        };
     }
     let call = Call {
         operator: Some(&context.person.subject),
         ..Call::get(format!("{path}/preview"))
     };
-    let reply = context.directory.call_any(Notify, &call).await;
+    let reply = context.state.directory.call_any(Notify, &call).await;
     let is_done = reply.as_ref().is_ok_and(Reply::is_success);
     record(context.person, "notification.read_message", id, is_done);
-    html! { section.panel.full { (title)
-        @match reply {
-            Ok(reply) if is_done => (rendered(context, &reply.json())),
-            Ok(reply) => p.muted { "The content is not available: " (reply.problem()) },
-            Err(error) => p.muted { "The content is not available: " (error) },
-        }
-    } }
+    let reason = match reply {
+        Ok(reply) if is_done => return rendered(context, &reply.json()),
+        Ok(reply) => reply.problem(),
+        Err(error) => error.reason,
+    };
+    html! { p.muted { "The content is not available: " (reason) } }
 }
 
 /// Returns a rendered message. HTML comes from templates and variables: it is shown in a frame with
@@ -278,9 +271,9 @@ pub(super) fn rendered(context: &Context<'_>, content: &Value) -> Markup {
     html! {
         (facts(&[("Subject", html! { (plain(first(content, &["subject", "title"]))) }), ("Segments", html! { (plain(&content["segments"])) })]))
         @if let Some(text) = first(content, &["text", "body"]).as_str() { h3 { "Text" } pre.code tabindex="0" { (text) } }
-        @if content["html"].is_string() { h3 { "HTML" } (context.frames.frame(&plain(&content["html"])))
+        @if content["html"].is_string() { h3 { "HTML" } (context.state.frames.frame(&plain(&content["html"])))
             details { summary { "HTML source" } pre.code tabindex="0" { (plain(&content["html"])) } } }
-        @for error in items(content, &["errors"]) { p.bad { (plain(error)) } }
+        @for error in items(&content["errors"]) { p.bad { (plain(error)) } }
     }
 }
 
@@ -289,11 +282,9 @@ pub(super) async fn dead_letters(context: &Context<'_>) -> Markup {
     let parameters = names.map(|name| (name, context.parameter(name)));
     let answer = context.list(Notify, "/admin/dead", &parameters).await;
     let set = parameters.iter().filter(|(_, value)| !value.is_empty());
-    let selector: serde_json::Map<String, Value> = set
-        .map(|(name, value)| ((*name).to_owned(), json!(value)))
-        .collect();
-    let has_selector = !selector.is_empty();
-    let selector = Value::Object(selector).to_string();
+    let has_selector = set.clone().next().is_some();
+    let selector: Value = set.copied().collect();
+    let selector = selector.to_string();
     html! {
         (heading("Dead letters"))
         form.filters action="/dead-letters" {
@@ -321,47 +312,41 @@ pub(super) async fn providers(context: &Context<'_>) -> Markup {
         @match answer {
             Err(message) => (message),
             Ok(answer) => div.grid {
-                @for provider in items(&answer, &["providers"]) { (provider_panel(context, provider)) }
-                @if items(&answer, &["providers"]).is_empty() { p.muted { "No provider is configured." } }
+                @for provider in items(&answer["providers"]) { (provider_panel(context, provider)) }
+                @if items(&answer["providers"]).is_empty() { p.muted { "No provider is configured." } }
             },
         }
     }
 }
 
 fn provider_panel(context: &Context<'_>, provider: &Value) -> Markup {
-    let name = plain(&provider["name"]);
-    let is_paused = provider["paused"].is_object();
-    let members = [
-        (
-            "Channel",
-            html! { (plain(&provider["channel"])) " by " (plain(&provider["kind"])) },
-        ),
-        ("Circuit breaker", state(&plain(&provider["breaker"]))),
-        (
-            "Limits",
-            html! { @for (before, member, unit) in [("", "rate", " per second, "), ("", "concurrency", " at once, "), ("weight ", "weight", "")] {
-                @if !provider[member].is_null() { (before) (plain(&provider[member])) (unit) }
-            } },
-        ),
-        (
-            "Last replies",
-            html! { @for reply in items(&provider["lastReplies"], &[]) {
-                a href={ "/notifications/" (path_segment(&plain(&reply["notificationId"]))) } {
-                    (state(&plain(&reply["outcome"]))) " " (plain(&reply["code"]))
-                } " "
-            } },
-        ),
-    ];
+    let (name, pause) = (plain(&provider["name"]), &provider["paused"]);
+    let is_paused = pause.is_object();
+    let resuming =
+        format!("Resume {name} for all replicas? Waiting notifications are sent at once.");
+    let pausing = format!(
+        "Pause {name} for all replicas? The other providers of its channel take over. Without any, \
+         notifications wait until you resume it."
+    );
     html! {
         section.panel.wide {
             h2 { (name) " " (state(if is_paused { "paused" } else if provider["isUp"] == true { "up" } else { "failed" })) }
-            @if is_paused { p { (pause_text(&provider["paused"])) } }
-            (facts(&members))
+            @if is_paused { p { "Paused by " (plain(&pause["operator"])) " since " (time(&plain(&pause["at"]))) @if !pause["reason"].is_null() { ": " (plain(&pause["reason"])) } } }
+            (facts(&[
+                ("Channel", html! { (plain(&provider["channel"])) " by " (plain(&provider["kind"])) }),
+                ("Circuit breaker", state(&plain(&provider["breaker"]))),
+                ("Limits", html! { @for (before, member, unit) in [("", "rate", " per second, "), ("", "concurrency", " at once, "), ("weight ", "weight", "")] {
+                    @if !provider[member].is_null() { (before) (plain(&provider[member])) (unit) }
+                } }),
+                ("Last replies", html! { @for reply in items(&provider["lastReplies"]) {
+                    a href={ "/notifications/" (path_segment(&plain(&reply["notificationId"]))) } { (state(&plain(&reply["outcome"]))) " " (plain(&reply["code"])) } " "
+                } }),
+            ]))
             @if context.is_operator() { div.buttons {
                 @if is_paused {
-                    (action("provider.resume", "Resume", &[("target", &name)], &resume_question(&name), Tone::Plain))
+                    (action("provider.resume", "Resume", &[("target", &name)], &resuming, Tone::Plain))
                 } @else {
-                    form.inline data-action="provider.pause" data-confirm=(pause_question(&name)) {
+                    form.inline data-action="provider.pause" data-confirm=(pausing) {
                         input type="hidden" name="target" value=(name);
                         label { "Reason to pause" input name="reason" maxlength="200"; }
                         button type="submit" class="danger" { "Pause" }
@@ -375,27 +360,4 @@ fn provider_panel(context: &Context<'_>, provider: &Value) -> Markup {
             } }
         }
     }
-}
-
-fn pause_text(pause: &Value) -> String {
-    let text = format!(
-        "Paused by {} since {}",
-        plain(&pause["operator"]),
-        plain(&pause["at"])
-    );
-    match pause["reason"].as_str() {
-        Some(reason) => format!("{text}: {reason}"),
-        None => text,
-    }
-}
-
-fn pause_question(name: &str) -> String {
-    format!(
-        "Pause {name} for all replicas? The other providers of its channel take over. Without any, \
-         notifications wait until you resume it."
-    )
-}
-
-fn resume_question(name: &str) -> String {
-    format!("Resume {name} for all replicas? Waiting notifications are sent at once.")
 }

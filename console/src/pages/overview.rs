@@ -1,43 +1,38 @@
 //! What is wrong now, the picture of the whole with its charts, and all processes.
 
-use std::cmp::Ordering;
 use std::time::Duration;
 
 use maud::{Markup, html};
 use postern_core::clock::Timestamp;
-use serde_json::{Value, json};
+use serde_json::Value;
 
-use super::gateway::{ERROR_OBJECTIVE, TRAFFIC, with_traffic};
+use super::gateway::ERROR_OBJECTIVE;
 use super::picture::picture;
-use super::{Context, heading};
+use super::{Context, heading, items};
 use crate::charts::{Charts, Line, Unit};
 use crate::config::ProcessKind::Gateway;
 use crate::findings::Finding;
-use crate::sampling::{Found, Monitor};
+use crate::sampling::Monitor;
 use crate::status::{ProcessStatus, config_hash, version};
-use crate::traffic::{Interval, REQUESTS, ROUTE};
-use crate::widgets::Cell::{Link, Mono, Number, Of, Text};
-use crate::widgets::{Column, Tone, badge, bytes, duration, percent, plain, table, time};
+use crate::traffic::{Interval, REQUESTS};
+use crate::widgets::Cell::{Of, Text, Time};
+use crate::widgets::{Column, Tone, badge, duration, mono, number, percent, plain, table, time};
 
-/// Routes in the table.
-const MAX_ROUTES: usize = 8;
 /// Findings that are shown at once; the others are folded.
 const MAX_FINDINGS: usize = 3;
 /// Age from which figures are old: two samples were missed.
 const MAX_AGE: Duration = Duration::from_secs(10);
 
 pub(super) fn render(context: &Context<'_>) -> Markup {
-    let now = context.sampler.now();
-    context.sampler.read(|monitor| {
-        let found = monitor.findings();
+    let now = context.state.sampler.now();
+    context.state.sampler.read(|monitor| {
         html! {
             (heading("Overview"))
             div data-live="overview" {
                 (age(monitor, now))
-                (findings(monitor, &found, now))
-                (picture(monitor, &found))
+                (findings(monitor, now))
+                (picture(monitor))
                 (figures(&context.charts(monitor)))
-                (routes(monitor))
             }
         }
     })
@@ -60,21 +55,22 @@ fn clock(at: Timestamp) -> Markup {
     html! { time datetime=(text) title=(text) { (text.get(11..19).unwrap_or_default()) } }
 }
 
-fn findings(monitor: &Monitor, found: &[Found], now: Timestamp) -> Markup {
+fn findings(monitor: &Monitor, now: Timestamp) -> Markup {
+    let found = &monitor.findings;
     let (shown, folded) = found.split_at(found.len().min(MAX_FINDINGS));
     html! {
         @if found.is_empty() && !monitor.processes.is_empty() {
             div.alert.good { strong { "Nothing is wrong" } span { (monitor.processes.len()) " processes answer" } }
         }
-        @for (finding, since) in shown { (alert(finding, *since, now)) }
+        @for finding in shown { (alert(finding, now)) }
         @if !folded.is_empty() { details.folded {
             summary { (folded.len()) " further problems" }
-            @for (finding, since) in folded { (alert(finding, *since, now)) }
+            @for finding in folded { (alert(finding, now)) }
         } }
     }
 }
 
-fn alert(finding: &Finding, since: Option<Timestamp>, now: Timestamp) -> Markup {
+fn alert(finding: &Finding, now: Timestamp) -> Markup {
     let class = match finding.condition.severity {
         "page" => "alert",
         _ => "alert warn",
@@ -82,7 +78,7 @@ fn alert(finding: &Finding, since: Option<Timestamp>, now: Timestamp) -> Markup 
     html! {
         div class=(class) {
             (problem(finding))
-            @if let Some(since) = since {
+            @if let Some(since) = finding.since {
                 span.since { "since " (clock(since)) ", " (duration(now.since(since).as_secs_f64())) }
             }
             @if !finding.consequences.is_empty() { details.consequences {
@@ -99,15 +95,11 @@ fn problem(finding: &Finding) -> Markup {
         "/" => "/processes",
         page => page,
     };
-    let name = page
-        .split('?')
-        .next()
-        .unwrap_or_default()
-        .replace(['/', '-'], " ");
+    let name = page.split('?').next().unwrap_or_default();
     html! {
         strong { (finding.condition.title) " " code { (finding.subject) } }
         span { (finding.detail) }
-        a href=(page) { "Open" (name) }
+        a href=(page) { "Open" (name.replace(['/', '-'], " ")) }
     }
 }
 
@@ -130,91 +122,75 @@ fn figures(charts: &Charts<'_>) -> Markup {
     }
 }
 
-/// Returns the routes with the most errors.
-fn routes(monitor: &Monitor) -> Markup {
-    const COLUMNS: &[Column] = &[
-        ("Route", Link("/routes?q=", "name")),
-        TRAFFIC[0],
-        TRAFFIC[1],
-        TRAFFIC[2],
-        TRAFFIC[3],
-    ];
-    let minute = monitor.minute();
-    let mut routes: Vec<_> = minute.of_kind(ROUTE).collect();
-    routes.retain(|(_, traffic)| traffic.requests > 0.0);
-    routes.sort_by(|(_, left), (_, right)| {
-        let by_errors = right.error_ratio().partial_cmp(&left.error_ratio());
-        let by_requests = right.requests.total_cmp(&left.requests);
-        by_errors.unwrap_or(Ordering::Equal).then(by_requests)
-    });
-    let shown = routes.iter().take(MAX_ROUTES);
-    let shown = shown.map(|(name, _)| with_traffic(&json!({ "name": name }), &minute));
-    html! {
-        section.panel {
-            h2 { "Routes by errors, last minute" @if routes.len() > MAX_ROUTES { span.muted { ": " (MAX_ROUTES) " of " a href="/routes" { (routes.len()) } } } }
-            (table("Routes", &shown.collect::<Vec<_>>(), COLUMNS, "No requests in the last minute."))
-        }
-    }
-}
-
-/// Returns the page of all processes, with what they say of their parts.
-pub(super) fn processes(context: &Context<'_>) -> Markup {
-    const COLUMNS: &[Column] = &[
-        ("Process", Mono("name")),
+/// Returns the page of all processes, with what they say of their parts, and of the keys of issuers.
+pub(super) async fn processes(context: &Context<'_>) -> Markup {
+    const ISSUERS: &[Column] = &[
+        ("Issuer", Text("issuer")),
         ("Kind", Text("kind")),
-        ("State", Of(readiness)),
-        ("Version", Text("version")),
-        ("Configuration", Mono("hash")),
-        ("Up", Number("up")),
-        ("CPU", Number("cpu")),
-        ("Memory", Number("memory")),
+        ("Read", Time("lastRefresh")),
+        ("Keys", Of(keys)),
+        ("Error", Text("lastError")),
     ];
-    let now = context.sampler.now();
-    context.sampler.read(|monitor| {
-        let rows = monitor.processes.iter().map(|process| row(process, now));
+    let issuers = context.ask(Gateway, "/admin/keys").await;
+    let now = context.state.sampler.now();
+    context.state.sampler.read(|monitor| {
         html! {
             (heading("Processes"))
             div data-live="processes" {
                 (age(monitor, now))
-                section.panel { (table("Processes", &rows.collect::<Vec<_>>(), COLUMNS, "No process is configured.")) }
+                section.panel { div.scroll tabindex="0" role="region" aria-label="Processes" { table {
+                    thead { tr {
+                        @for title in ["Process", "Kind", "State", "Version", "Configuration"] { th scope="col" { (title) } }
+                        @for title in ["Up", "CPU", "Memory"] { th.num scope="col" { (title) } }
+                    } }
+                    tbody { @for process in &monitor.processes { (row(process, now)) } }
+                } } }
+                section.panel { h2 { "Keys of the issuers of tokens" } @match &issuers {
+                    Err(message) => (message),
+                    Ok(answer) => (table("Issuers", items(&answer["issuers"]), ISSUERS, "No issuer is trusted.")),
+                } }
             }
         }
     })
 }
 
-fn row(process: &ProcessStatus, now: Timestamp) -> Value {
+/// Returns the ids of the keys of an issuer with their algorithms.
+fn keys(issuer: &Value) -> Markup {
+    html! { @for key in items(&issuer["keys"]) { div { (mono(&plain(&key["kid"]))) " " span.muted { (plain(&key["alg"])) } } } }
+}
+
+fn row(process: &ProcessStatus, now: Timestamp) -> Markup {
     let value = |metric| process.scrape.value(metric);
-    let started = value("process_start_time_seconds");
+    let age = value("process_start_time_seconds").map(|at| now.0 as f64 / 1000.0 - at);
+    let memory = value("process_resident_memory_bytes").map(|bytes| bytes / 1_048_576.0);
     let hash = config_hash(process).unwrap_or_default();
-    json!({
-        "name": process.name,
-        "kind": process.kind.as_str(),
-        "error": process.error,
-        "answeredAt": process.answered_at.map(|at| at.to_string()),
-        "readiness": process.readiness,
-        "version": version(process),
-        "hash": hash.get(..8).unwrap_or(&hash),
-        "up": started.map(|at| duration((now.0 as f64 / 1000.0 - at).max(0.0))),
-        "cpu": process.cpu.map(percent),
-        "memory": value("process_resident_memory_bytes").map(bytes),
-    })
+    html! { tr {
+        td { (mono(&process.name)) }
+        td { (process.kind.as_str()) }
+        td { (readiness(process)) }
+        td { (version(process).unwrap_or_default()) }
+        td { (mono(hash.get(..8).unwrap_or(&hash))) }
+        td.num { @if let Some(age) = age { (duration(age.max(0.0))) } }
+        td.num { @if let Some(cpu) = process.cpu { (percent(cpu)) } }
+        td.num { @if let Some(memory) = memory { (number(memory.round())) " MiB" } }
+    } }
 }
 
 /// Returns whether a process is ready, and why not.
-fn readiness(process: &Value) -> Markup {
-    let (error, readiness) = (plain(&process["error"]), &process["readiness"]);
-    let parts = readiness["parts"].as_object().into_iter().flatten();
-    let reasons = parts.filter(|(_, reason)| *reason != "ok" && error.is_empty());
-    let (tone, word) = match readiness["ready"].as_bool() {
-        _ if !error.is_empty() => (Tone::Bad, "unreachable"),
+fn readiness(process: &ProcessStatus) -> Markup {
+    let parts = process.readiness["parts"].as_object().into_iter().flatten();
+    let reasons = parts.filter(|(_, reason)| *reason != "ok" && process.error.is_none());
+    let (tone, word) = match process.readiness["ready"].as_bool() {
+        _ if process.error.is_some() => (Tone::Bad, "unreachable"),
         Some(true) if reasons.clone().next().is_none() => (Tone::Ok, "ready"),
         Some(true) => (Tone::Warn, "degraded"),
         Some(false) => (Tone::Bad, "not ready"),
         None => (Tone::Plain, "unknown"),
     };
+    let answered_at = process.answered_at.map(|at| at.to_string());
     html! {
         (badge(tone, word))
-        @if !error.is_empty() { " " (error) ", last answer " (time(&plain(&process["answeredAt"]))) }
+        @if let Some(error) = &process.error { " " (error) ", last answer " (time(&answered_at.unwrap_or_default())) }
         @for (part, reason) in reasons { div.why { (part) ": " (plain(reason)) } }
     }
 }

@@ -45,19 +45,19 @@ pub(super) async fn options(context: &Context<'_>) -> Markup {
 
 /// Returns the choices that contain every word of a text, those that begin with it first.
 async fn matching(context: &Context<'_>, text: &str) -> Vec<Choice> {
-    let mut choices: Vec<Choice> = Vec::new();
-    for (path, title, _, tasks) in shell::pages() {
-        choices.push(("Page", format!("{title}: {tasks}"), (*path).to_owned()));
-    }
+    let page = |(path, title, _, tasks): &shell::Page| {
+        ("Page", format!("{title}: {tasks}"), (*path).to_owned())
+    };
+    let mut choices: Vec<Choice> = shell::pages().map(page).collect();
     let routes = context.ask(Gateway, "/admin/routes").await;
-    for route in items(&routes.unwrap_or_default(), &["routes"]) {
+    for route in items(&routes.unwrap_or_default()) {
         let [name, methods, path] = ["name", "methods", "path"].map(|it| plain(&route[it]));
         let address = format!("/routes?q={}", path_segment(&name));
         choices.push(("Route", format!("{name}: {methods} {path}"), address));
     }
     if text.chars().count() >= MIN_EMAIL_CHARACTERS {
         let users = context.list(Auth, "/admin/users", &[("email", text)]).await;
-        for user in items(&users.unwrap_or_default(), &["users"]) {
+        for user in items(&users.unwrap_or_default()["users"]) {
             let address = format!("/users/{}", path_segment(&plain(&user["subject"])));
             choices.push(("Person", plain(&user["email"]), address));
         }

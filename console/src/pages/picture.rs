@@ -10,7 +10,7 @@ use maud::{Markup, html};
 use crate::charts::Unit;
 use crate::config::ProcessKind::{self, Auth, Gateway, Notify};
 use crate::findings::Finding;
-use crate::sampling::{Found, Monitor};
+use crate::sampling::Monitor;
 use crate::status::ProcessStatus;
 use crate::traffic::{Interval, POOL, PROVIDER, REQUESTS, UPSTREAM};
 use crate::widgets::{duration, percent};
@@ -47,13 +47,12 @@ struct Part {
 /// What the parts are made of.
 struct Source<'a> {
     monitor: &'a Monitor,
-    findings: &'a [Found],
     minute: Interval,
 }
 
 /// Returns the picture.
-pub(super) fn picture(monitor: &Monitor, findings: &[Found]) -> Markup {
-    let source = Source::of(monitor, findings);
+pub(super) fn picture(monitor: &Monitor) -> Markup {
+    let source = Source::of(monitor);
     let columns = [
         vec![source.clients()],
         vec![source.gateway()],
@@ -71,8 +70,8 @@ pub(super) fn picture(monitor: &Monitor, findings: &[Found]) -> Markup {
 }
 
 /// Returns the providers of notifications.
-pub(super) fn providers(monitor: &Monitor, findings: &[Found]) -> Markup {
-    html! { div.parts { (list(&Source::of(monitor, findings).providers())) } }
+pub(super) fn providers(monitor: &Monitor) -> Markup {
+    html! { div.parts { (list(&Source::of(monitor).providers())) } }
 }
 
 fn list(parts: &[Part]) -> Markup {
@@ -103,14 +102,11 @@ fn fold(mut parts: Vec<Part>) -> Vec<Part> {
             by_problem.then(right.rate.total_cmp(&left.rate))
         });
         let rest = parts.split_off(MAX_PARTS - 1);
-        let (name, figures) = (format!("{} more", rest.len()), Vec::new());
-        let worst = rest.into_iter().max_by_key(|part| part.health);
-        let others = |part| Part {
-            name,
-            figures,
-            ..part
-        };
-        parts.extend(worst.map(others));
+        let name = format!("{} more", rest.len());
+        if let Some(mut worst) = rest.into_iter().max_by_key(|part| part.health) {
+            (worst.name, worst.figures) = (name, Vec::new());
+            parts.push(worst);
+        }
     }
     parts
 }
@@ -131,13 +127,9 @@ impl Health {
 // === impl Source ===
 
 impl<'a> Source<'a> {
-    fn of(monitor: &'a Monitor, findings: &'a [Found]) -> Self {
+    fn of(monitor: &'a Monitor) -> Self {
         let minute = monitor.minute();
-        Self {
-            monitor,
-            findings,
-            minute,
-        }
+        Self { monitor, minute }
     }
 
     fn replicas(&self, kind: ProcessKind) -> impl Iterator<Item = &ProcessStatus> {
@@ -151,10 +143,11 @@ impl<'a> Source<'a> {
 
     fn clients(&self) -> Part {
         let requests = self.minute.part(REQUESTS, "").requests;
-        let reason = match self.is_answering(Gateway) {
-            true if requests > 0.0 => None,
-            true => Some("no request in the last minute"),
-            false => Some(NOBODY),
+        let idle = Some("no request in the last minute").filter(|_| requests == 0.0);
+        let reason = if self.is_answering(Gateway) {
+            idle
+        } else {
+            Some(NOBODY)
         };
         let concerns = |it: &Finding| it.condition.name.starts_with("Route");
         self.part("Clients", "/requests", reason, None, concerns)
@@ -166,13 +159,8 @@ impl<'a> Source<'a> {
             let is_own = it.condition.group == "gateway" && it.about("upstream").next().is_none();
             is_own || it.about("job").any(|job| job == "proxy")
         };
-        self.part(
-            "Gateway",
-            "/routes",
-            self.not_ready(Gateway),
-            calls,
-            concerns,
-        )
+        let reason = self.not_ready(Gateway);
+        self.part("Gateway", "/routes", reason, calls, concerns)
     }
 
     /// Returns why it is not known that a process of a kind is ready.
@@ -262,13 +250,11 @@ impl<'a> Source<'a> {
         }
         let part = |name| {
             let calls = Some((Notify, PROVIDER, name));
-            let part = self.part(name, "/providers", reason, calls, |it| {
+            let mut part = self.part(name, "/providers", reason, calls, |it| {
                 it.condition.page == "/providers" && it.about("provider").any(|it| it == name)
             });
-            Part {
-                needed_by: &[Notify],
-                ..part
-            }
+            part.needed_by = &[Notify];
+            part
         };
         names.into_iter().map(part).collect()
     }
@@ -308,7 +294,7 @@ impl<'a> Source<'a> {
             ];
             part.figures.extend(figures.into_iter().flatten());
         }
-        let all = self.findings.iter().flat_map(|(finding, _)| finding.all());
+        let all = self.monitor.findings.iter().flat_map(Finding::all);
         for finding in all.filter(|it| concerns(it)) {
             // Another replica does the work of one that is away.
             let is_replaced = finding.condition.name == "ProcessDown" && part.health == Health::Ok;

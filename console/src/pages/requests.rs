@@ -5,7 +5,7 @@
 //! that the browser sends back and the explanation of a gateway.
 
 use maud::{Markup, html};
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use super::gateway::explanation;
 use super::request_outcome::notices;
@@ -80,11 +80,7 @@ fn chips(context: &Context<'_>) -> Markup {
 
 /// Returns the details of a request. `event` is its event in the live tail, with the name of its
 /// `gateway`.
-pub(crate) async fn details(
-    context: &Context<'_>,
-    event: &Value,
-    link: Option<&TraceLink>,
-) -> Markup {
+pub(crate) async fn details(context: &Context<'_>, event: &Value) -> Markup {
     let text = |name: &str| plain(&event[name]);
     let explained = match question(event) {
         Some(question) => Some(explain(context, question, &text("gateway")).await),
@@ -103,9 +99,8 @@ pub(crate) async fn details(
             Some(Err(message)) => (message),
             Some(Ok(answer)) => div.explained { (explanation(answer)) },
         }
-        div.buttons { (links(event, link)) }
+        div.buttons { (links(event, context.state.trace_link.as_ref())) }
         h3 { "Request" } (summary(event))
-        @if event["decision"] == "forwarded" { details { summary { "Identity headers" } (identity_headers(event)) } }
         details #make-test {
             summary { "Make a route test" }
             @match route_test(event, decision) {
@@ -128,10 +123,8 @@ fn status(event: &Value) -> Markup {
         _ => Tone::Ok,
     };
     let code = event["code"].as_str().filter(|code| *code != "ok");
-    badge(
-        tone,
-        format!("{status} {}", code.unwrap_or_default()).trim_end(),
-    )
+    let text = format!("{status} {}", code.unwrap_or_default());
+    badge(tone, text.trim_end())
 }
 
 /// Returns what the event knows. Numbers of an event are milliseconds, or bytes.
@@ -147,24 +140,17 @@ fn summary(event: &Value) -> Markup {
         (_, values) => html! { (values) },
     };
     let seconds = |name: &str| event[name].as_f64().map(|millis| millis / 1000.0);
-    let rest = seconds("duration_ms").zip(seconds("upstream_ms"));
-    let rest = rest.map(|(total, upstream)| (total - upstream).max(0.0));
-    let size = |name: &str| {
-        event[name]
-            .as_f64()
-            .map(|count| format!("{} bytes", number(count)))
-    };
+    let size = |name: &str| Some(format!("{} bytes", number(event[name].as_f64()?)));
     html! {
         (facts(&[
             ("Time", time(&text("timestamp"))),
             ("Caller", html! { @if let Some(caller) = caller(event) { (text("kind")) " " (filtered("principal", &caller)) } }),
             ("Route", filtered("route", &text("route"))),
             ("Decision", html! { (text("decision")) }), ("Cause", known("cause")), ("Report only", known("report_only")),
-            ("Groups", rights("groups")), ("Scopes", rights("scopes")),
+            ("Groups", rights("groups")), ("Scopes", rights("scopes")), ("Issuer", known("issuer")),
             ("Client", known("client")), ("Host", known("host")), ("Protocol", known("protocol")),
             ("Whole duration", html! { @if let Some(total) = seconds("duration_ms") { (duration(total)) } }),
             ("Until the upstream's head", html! { @if let Some(upstream) = seconds("upstream_ms") { (duration(upstream)) } }),
-            ("Gateway, client and body", html! { @if let Some(rest) = rest { (duration(rest)) } }),
             ("Request body", html! { @if let Some(size) = size("request_bytes") { (size) } }),
             ("Response body", html! { @if let Some(size) = size("response_bytes") { (size) } }),
             ("Upstream", known("upstream")), ("Last attempt at", known("upstream_address")),
@@ -204,49 +190,28 @@ fn links(event: &Value, link: Option<&TraceLink>) -> Markup {
     }
 }
 
-/// Returns the header fields that tell the upstream who is calling.
-fn identity_headers(event: &Value) -> Markup {
-    let text = |name: &str| plain(&event[name]);
-    let scopes = event["scopes"].as_array().into_iter().flatten();
-    let scopes: Vec<String> = scopes.map(plain).collect();
-    let fields = [
-        ("X-Postern-Kind", text("kind")),
-        ("X-Postern-Subject", text("subject")),
-        ("X-Postern-Issuer", text("issuer")),
-        ("X-Postern-Service", text("caller_service")),
-        ("X-Postern-Scopes", scopes.join(" ")),
-        ("X-Request-Id", text("request_id")),
-    ];
-    let fields = fields.iter().filter(|(_, value)| !value.is_empty());
-    html! { pre.code tabindex="0" { code { @for (name, value) in fields { (name) ": " (value) "\n" } } } }
-}
-
 /// Returns the body of `POST /admin/explain`; `None` if the target of the request is not known.
 fn question(event: &Value) -> Option<Value> {
     let (method, path) = (event["method"].as_str()?, event["path"].as_str()?);
-    let mut question = Map::new();
-    question.insert("request".to_owned(), json!(format!("{method} {path}")));
+    let request = format!("{method} {path}");
+    let mut question = json!({ "request": request, "principal": principal(event) });
     for (name, member) in [("host", "host"), ("client", "clientAddress")] {
-        if let Some(value) = event[name].as_str() {
-            question.insert(member.to_owned(), json!(value));
+        if event[name].is_string() {
+            question[member] = event[name].clone();
         }
     }
-    question.insert("principal".to_owned(), principal(event));
-    Some(Value::Object(question))
+    Some(question)
 }
 
 /// Asks the gateway that served the request, or any if it is gone.
 async fn explain(context: &Context<'_>, question: Value, gateway: &str) -> Result<Value, Markup> {
     let call = Call::post("/admin/explain", question);
-    let replicas = context.directory.of(Gateway);
+    let replicas = context.state.directory.of(Gateway);
     let Some(process) = replicas.iter().find(|process| process.name == gateway) else {
         return context.send(Gateway, &call).await;
     };
-    Context::read(
-        Gateway,
-        &call.path,
-        context.directory.call(process, &call).await,
-    )
+    let reply = context.state.directory.call(process, &call).await;
+    Context::read(Gateway, &call.path, reply)
 }
 
 #[cfg(test)]

@@ -30,127 +30,93 @@ fn texts(list: &Value) -> Vec<String> {
 /// Returns the key `token` of a test for a principal; `None` for its default.
 fn token(principal: &Value) -> Option<String> {
     if let Some(name) = principal.as_str() {
-        return (name != "none").then(|| quoted(name));
+        return (name != "none").then(|| toml(principal));
     }
-    let subject = principal["subject"].as_str();
-    let subject = subject.map(|it| format!("subject = {}", quoted(it)));
-    let mut members: Vec<String> = subject.into_iter().collect();
-    for name in ["groups", "scopes"] {
-        let values: Vec<String> = texts(&principal[name])
-            .iter()
-            .map(|it| quoted(it))
-            .collect();
-        if !values.is_empty() {
-            members.push(format!("{name} = [{}]", values.join(", ")));
-        }
-    }
+    let names = ["subject", "groups", "scopes"].into_iter();
+    let set = names.filter(|name| !plain(&principal[*name]).is_empty());
+    let members: Vec<String> = set
+        .map(|name| format!("{name} = {}", toml(&principal[name])))
+        .collect();
     Some(match members.as_slice() {
-        [] => quoted("user"),
+        [] => toml(&json!("user")),
         members => format!("{{ {} }}", members.join(", ")),
     })
-}
-
-/// The decision that a test expects.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Expected {
-    decision: String,
-    status: Option<u16>,
 }
 
 /// Returns the test of a request, by the explanation of a gateway or, without one, by the event.
 /// `None` if the request was not decided.
 pub(super) fn route_test(event: &Value, explained: Option<&Value>) -> Option<String> {
     let (method, path) = (event["method"].as_str()?, event["path"].as_str()?);
-    let expected = match explained {
-        Some(answer) => expected_of(&plain(&answer["decision"]))?,
-        None => expected_by(event)?,
-    };
     let text = |name: &str| plain(&event[name]);
+    let (decision, status) = match explained {
+        Some(answer) => decision_of(&plain(&answer["decision"]))?,
+        None => match event["decision"].as_str()? {
+            "forwarded" => ("allow".to_owned(), None),
+            "rejected" => (text("code"), None),
+            _ => return None,
+        },
+    };
     let seen = format!("{} {} {}", text("timestamp"), text("status"), text("code"));
     let seen: String = seen.chars().filter(|it| !it.is_control()).collect();
     let mut lines = vec![format!("# As at {seen}"), "[[test]]".to_owned()];
     let mut add = |key: &str, value: String| lines.push(format!("{key} = {value}"));
-    add("request", quoted(&format!("{method} {path}")));
+    add("request", toml(&json!(format!("{method} {path}"))));
     for (key, member) in [("host", "host"), ("client_address", "client")] {
-        if let Some(value) = event[member].as_str() {
-            add(key, quoted(value));
+        if event[member].is_string() {
+            add(key, toml(&event[member]));
         }
     }
     if let Some(token) = token(&principal(event)) {
         add("token", token);
     }
-    let route = explained.map_or_else(|| text("route"), route_of);
-    if !["", "none"].contains(&route.as_str()) {
-        add("route", quoted(&route));
+    let route = explained.map_or_else(|| text("route"), |answer| plain(&answer["route"]));
+    // An explanation has the methods and the path behind the name.
+    let route = route.split(": ").next().unwrap_or_default();
+    if !["", "none"].contains(&route) {
+        add("route", toml(&json!(route)));
     }
-    add("decision", quoted(&expected.decision));
-    if let Some(status) = expected.status {
+    add("decision", toml(&json!(decision)));
+    if let Some(status) = status {
         add("status", status.to_string());
     }
-    lines.push(String::new());
-    Some(lines.join("\n"))
-}
-
-/// Returns the name of the explained route, or `none`.
-fn route_of(answer: &Value) -> String {
-    let route = plain(&answer["route"]);
-    route.split(':').next().unwrap_or_default().to_owned()
+    Some(lines.join("\n") + "\n")
 }
 
 /// Reads the line `decision` of an explanation: `allow`, `redirect 301 …`, `respond 200 …`, or
-/// status, code and title of a rejection.
-fn expected_of(line: &str) -> Option<Expected> {
+/// status, code and title of a rejection. Returns the decision and the status that a test expects.
+fn decision_of(line: &str) -> Option<(String, Option<u16>)> {
     let mut words = line.split_whitespace();
     let (first, second) = (words.next()?, words.next());
     if first.parse::<u16>().is_ok() {
-        return Some(Expected {
-            decision: second?.trim_end_matches(':').to_owned(),
-            status: None,
-        });
+        return Some((second?.trim_end_matches(':').to_owned(), None));
     }
-    Some(Expected {
-        decision: first.to_owned(),
-        status: second.and_then(|status| status.parse().ok()),
-    })
+    let status = second.and_then(|status| status.parse().ok());
+    Some((first.to_owned(), status))
 }
 
-fn expected_by(event: &Value) -> Option<Expected> {
-    let decision = match event["decision"].as_str()? {
-        "forwarded" => "allow".to_owned(),
-        "rejected" => plain(&event["code"]),
-        _ => return None,
-    };
-    Some(Expected {
-        decision,
-        status: None,
-    })
-}
-
-/// Returns a basic string of TOML.
-fn quoted(text: &str) -> String {
-    let mut quoted = String::from("\"");
-    for character in text.chars() {
-        match character {
-            '"' | '\\' => quoted.extend(['\\', character]),
-            character if character.is_control() || is_hidden(character) => {
-                quoted.push_str(&format!("\\U{:08X}", u32::from(character)));
-            }
-            character => quoted.push(character),
+/// Returns a string, or a list of strings, in TOML: its JSON, of which TOML has the escapes. What TOML
+/// forbids or a reader does not see is escaped, too.
+fn toml(value: &Value) -> String {
+    let mut text = String::new();
+    for character in value.to_string().chars() {
+        if character.is_control() || is_hidden(character) {
+            text.push_str(&format!("\\U{:08X}", u32::from(character)));
+        } else {
+            text.push(character);
         }
     }
-    quoted.push('"');
-    quoted
+    text
 }
 
 #[cfg(test)]
 mod tests {
-    use postern_core::decode::{Mistakes, toml};
+    use postern_core::decode::{self, Mistakes};
 
     use super::*;
 
     fn parsed(text: &str) -> Value {
         let mistakes = Mistakes::default();
-        let node = toml(text, &mistakes).expect("TOML");
+        let node = decode::toml(text, &mistakes).expect("TOML");
         node.to_json()["test"][0].clone()
     }
 

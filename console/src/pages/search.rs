@@ -23,43 +23,27 @@ const TOLD_MEMBERS: [(&str, &str); 6] = [
 /// Maximum number of subjects of a person that are followed.
 const MAX_SUBJECTS: usize = 10;
 
-/// The kind of a search term.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Term {
-    Email,
-    User,
-    Request,
-    Notification,
-}
+/// A kind of a search term: the value of parameters, and the title.
+type Term = (&'static str, &'static str);
 
-// === impl Term ===
+const EMAIL: Term = ("email", "E-mail address");
+const USER: Term = ("user", "User");
+const REQUEST: Term = ("request", "Request");
+const NOTIFICATION: Term = ("notification", "Notification");
+const TERMS: [Term; 4] = [EMAIL, USER, REQUEST, NOTIFICATION];
 
-impl Term {
-    const ALL: [Self; 4] = [Self::Email, Self::User, Self::Request, Self::Notification];
-
-    /// Returns the value of parameters, and the title.
-    const fn names(self) -> (&'static str, &'static str) {
-        match self {
-            Self::Email => ("email", "E-mail address"),
-            Self::User => ("user", "User"),
-            Self::Request => ("request", "Request"),
-            Self::Notification => ("notification", "Notification"),
-        }
+/// Returns the kinds that a text may be of, the most likely first. The ids of requests and
+/// notifications are version 7 UUIDs, those of users version 4.
+fn candidates(text: &str, chosen: &str) -> Vec<Term> {
+    if let Some(term) = TERMS.iter().find(|term| term.0 == chosen) {
+        return vec![*term];
     }
-
-    /// Returns the kinds that a text may be of, the most likely first. The ids of requests and
-    /// notifications are version 7 UUIDs, those of users version 4.
-    fn candidates(text: &str, chosen: &str) -> Vec<Self> {
-        if let Some(term) = Self::ALL.iter().find(|term| term.names().0 == chosen) {
-            return vec![*term];
-        }
-        if text.contains('@') {
-            return vec![Self::Email];
-        }
-        match text.as_bytes().get(14) {
-            Some(b'7') if text.len() == 36 => vec![Self::Notification, Self::Request, Self::User],
-            _ => vec![Self::User, Self::Request],
-        }
+    if text.contains('@') {
+        return vec![EMAIL];
+    }
+    match text.as_bytes().get(14) {
+        Some(b'7') if text.len() == 36 => vec![NOTIFICATION, REQUEST, USER],
+        _ => vec![USER, REQUEST],
     }
 }
 
@@ -72,8 +56,8 @@ pub(super) async fn render(context: &Context<'_>) -> Markup {
         "" => "24h",
         since => since,
     };
-    let mut found = (Term::User, Found::default());
-    let kinds = Term::candidates(text, context.parameter("kind"));
+    let mut found = (USER, Found::default());
+    let kinds = candidates(text, context.parameter("kind"));
     for term in kinds.iter().copied() {
         found = (term, Found::read(context, term, text, since).await);
         if !found.1.entries.is_empty() {
@@ -87,7 +71,7 @@ pub(super) async fn render(context: &Context<'_>) -> Markup {
             input type="hidden" name="q" value=(text);
             label { "Kind" select name="kind" {
                 option value="" { "as recognised" }
-                @for (value, title) in Term::ALL.map(Term::names) { option value=(value) selected[value == context.parameter("kind")] { (title) } }
+                @for (value, title) in TERMS { option value=(value) selected[value == context.parameter("kind")] { (title) } }
             } }
             label { "Last" select name="since" { (periods(since)) } }
             button type="submit" { "Search" }
@@ -97,7 +81,7 @@ pub(super) async fn render(context: &Context<'_>) -> Markup {
             div.panel { (nothing_recorded(&kinds, text, since)) }
         } @else {
             div.grid {
-                section.panel.full { h2 { (term.names().1) } (summary(&found, term, text)) }
+                section.panel.full { h2 { (term.1) } (summary(&found, term, text)) }
                 section.panel.full { h2 { (found.entries.len()) " events, times in UTC" @if found.is_truncated { ", older ones are left out" } }
                     ol.timeline { @for entry in &found.entries { (event(entry, context.is_operator())) } }
                 }
@@ -127,21 +111,20 @@ impl Found {
             let query = query_string(&[(parameter, value), ("since", since)]);
             format!("/admin/timeline?{query}")
         };
-        let own = path(term.names().0, text);
-        if term != Term::Notification {
+        let own = path(term.0, text);
+        if term != NOTIFICATION {
             found.add(context.ask(ProcessKind::Auth, &own).await);
         }
         found.add(context.ask(ProcessKind::Notify, &own).await);
-        if term == Term::Email {
+        if term == EMAIL {
             for subject in found.subjects.clone().iter().take(MAX_SUBJECTS) {
                 let own = path("user", subject);
                 found.add(context.ask(ProcessKind::Notify, &own).await);
             }
         }
         // The newest first: the fault of now is at the top.
-        found
-            .entries
-            .sort_by_key(|entry| std::cmp::Reverse(plain(&entry["at"])));
+        let newest_first = |entry: &Value| std::cmp::Reverse(plain(&entry["at"]));
+        found.entries.sort_by_key(newest_first);
         found.entries.dedup();
         found
     }
@@ -149,9 +132,8 @@ impl Found {
     fn add(&mut self, answer: Result<Value, Markup>) {
         match answer {
             Ok(answer) => {
-                self.entries
-                    .extend(items(&answer, &["entries"]).iter().cloned());
-                let subjects = items(&answer["subjects"], &[]).iter().map(plain);
+                self.entries.extend_from_slice(items(&answer["entries"]));
+                let subjects = items(&answer["subjects"]).iter().map(plain);
                 self.subjects.extend(subjects);
                 self.subjects.sort_unstable();
                 self.subjects.dedup();
@@ -164,11 +146,11 @@ impl Found {
 
 /// Says that the services have no entry, and where requests are seen that leave none.
 fn nothing_recorded(kinds: &[Term], text: &str, since: &str) -> Markup {
-    let names: Vec<&str> = kinds.iter().map(|kind| kind.names().0).collect();
+    let names: Vec<&str> = kinds.iter().map(|kind| kind.0).collect();
     html! {
         p { "No sign-in and no notification of this " (names.join(" or ")) " is recorded since " (since) " ago." }
         p.muted { "Requests that the gateway rejects or forwards to other services are not recorded. "
-            @if kinds.contains(&Term::User) { a href=(requests_of(text)) { "Follow the requests of this user" } }
+            @if kinds.contains(&USER) { a href=(requests_of(text)) { "Follow the requests of this user" } }
             @else { a href="/requests" { "Follow the requests" } }
             " while they are sent. A rejected token has no user." }
     }
@@ -182,7 +164,7 @@ fn requests_of(subject: &str) -> String {
 /// Returns the links to the time line and to the requests of each subject.
 fn subjects(found: &Found, term: Term) -> Markup {
     html! {
-        @if found.subjects.is_empty() && term == Term::Email {
+        @if found.subjects.is_empty() && term == EMAIL {
             "none: nobody has registered or signed in with this address in this time"
         }
         @for subject in &found.subjects {
@@ -288,17 +270,17 @@ mod tests {
 
     #[test]
     fn ids_are_recognised_by_their_version() {
-        let first = |text| Term::candidates(text, "")[0];
+        let first = |text| candidates(text, "")[0];
         for (text, expected) in [
-            ("ada@example.com", Term::Email),
-            ("019aa0c4-8f00-7c3a-b5d1-5a7f0c2e9d11", Term::Notification),
-            ("b1f0a3ce-5f7a-4a40-9d5e-7c1f0c2e9d11", Term::User),
-            ("gateway-made-id", Term::User),
+            ("ada@example.com", EMAIL),
+            ("019aa0c4-8f00-7c3a-b5d1-5a7f0c2e9d11", NOTIFICATION),
+            ("b1f0a3ce-5f7a-4a40-9d5e-7c1f0c2e9d11", USER),
+            ("gateway-made-id", USER),
         ] {
             assert_eq!(first(text), expected, "{text}");
         }
-        let chosen = Term::candidates("019aa0c4-8f00-7c3a-b5d1-5a7f0c2e9d11", "request");
-        assert_eq!(chosen, [Term::Request]);
+        let chosen = candidates("019aa0c4-8f00-7c3a-b5d1-5a7f0c2e9d11", "request");
+        assert_eq!(chosen, [REQUEST]);
     }
 
     #[test]
@@ -322,14 +304,14 @@ mod tests {
     #[test]
     fn address_without_a_subject_is_said_to_have_none() {
         let mut found = Found::default();
-        let shown = subjects(&found, Term::Email).into_string();
+        let shown = subjects(&found, EMAIL).into_string();
         assert!(
             shown.contains("nobody has registered or signed in"),
             "{shown}"
         );
-        assert_eq!(subjects(&found, Term::Request).into_string(), "");
+        assert_eq!(subjects(&found, REQUEST).into_string(), "");
         found.subjects.push("a&b".to_owned());
-        let shown = subjects(&found, Term::Email).into_string();
+        let shown = subjects(&found, EMAIL).into_string();
         assert!(
             shown.contains("href=\"/requests?principal=a%26b\""),
             "{shown}"
@@ -339,14 +321,14 @@ mod tests {
 
     #[test]
     fn search_without_entries_leads_to_the_requests() {
-        let kinds = Term::candidates("nordwind-olga", "");
+        let kinds = candidates("nordwind-olga", "");
         let shown = nothing_recorded(&kinds, "nordwind-olga", "24h").into_string();
         assert!(shown.contains("of this user or request"), "{shown}");
         assert!(
             shown.contains("href=\"/requests?principal=nordwind-olga\""),
             "{shown}"
         );
-        let shown = nothing_recorded(&[Term::Request], "id", "24h").into_string();
+        let shown = nothing_recorded(&[REQUEST], "id", "24h").into_string();
         assert!(shown.contains("href=\"/requests\""), "{shown}");
     }
 }

@@ -6,36 +6,27 @@ use maud::{Markup, html};
 use serde_json::{Value, json};
 
 use super::notifications::rendered;
-use super::{Context, heading, items, listing, next_page, options};
+use super::{Context, heading, items, listing, options};
 use crate::actions::path_segment;
 use crate::config::ProcessKind::Notify;
 use crate::processes::Call;
-use crate::widgets::Cell::{Link, Of, Text};
-use crate::widgets::{CHANNELS, Column, Tone, action, first, members, mono, plain, time};
+use crate::widgets::Cell::{Link, Mono, Of, Text, Time};
+use crate::widgets::{CHANNELS, Column, Tone, action, mono, plain};
 
 const COLUMNS: &[Column] = &[
     ("Template", Link("/templates/", "name")),
     ("Version", Text("version")),
-    (
-        "Channels",
-        Of(|row| html! { (of_variants(row, "channel")) }),
-    ),
-    (
-        "Languages",
-        Of(|row| html! { (of_variants(row, "locale")) }),
-    ),
+    ("Channels", Of(|row| mono(&of_variants(row, "channel")))),
+    ("Languages", Of(|row| mono(&of_variants(row, "locale")))),
     ("Variables", Of(|row| mono(&of_variants(row, "variables")))),
 ];
 
 /// Returns the values that a member has in the variants of a template, each once.
 fn of_variants(template: &Value, member: &str) -> String {
     let variants = template["variants"].as_array().into_iter().flatten();
-    let values = variants.flat_map(|variant| {
-        let value = &variant[member];
-        let several = value
-            .as_array()
-            .map(|values| values.iter().map(plain).collect());
-        several.unwrap_or_else(|| vec![plain(value)])
+    let values = variants.flat_map(|variant| match variant[member].as_array() {
+        Some(values) => values.iter().map(plain).collect(),
+        None => vec![plain(&variant[member])],
     });
     let values: BTreeSet<String> = values.filter(|value| !value.is_empty()).collect();
     values.into_iter().collect::<Vec<_>>().join(", ")
@@ -53,7 +44,7 @@ pub(super) async fn list(context: &Context<'_>) -> Markup {
 async fn find(context: &Context<'_>, name: &str) -> Value {
     let answer = context.ask(Notify, "/admin/templates").await;
     let answer = answer.unwrap_or_default();
-    let mut templates = items(&answer, &["templates"]).iter();
+    let mut templates = items(&answer["templates"]).iter();
     let template = templates.find(|template| template["name"] == name);
     template.cloned().unwrap_or_default()
 }
@@ -69,14 +60,15 @@ fn sample(template: &Value) -> String {
 /// Shows a template of a channel in all its languages, side by side.
 pub(super) async fn one(context: &Context<'_>, name: &str) -> Markup {
     let template = find(context, name).await;
-    let variants = items(&template["variants"], &[]);
+    let variants = items(&template["variants"]);
     let variables = match context.parameter("variables") {
         "" => sample(&template),
         text => text.to_owned(),
     };
-    let first_channel = variants.first().map(|it| plain(&it["channel"]));
     let channel = match context.parameter("channel") {
-        "" => first_channel.unwrap_or_default(),
+        "" => variants
+            .first()
+            .map_or(String::new(), |it| plain(&it["channel"])),
         channel => channel.to_owned(),
     };
     let of_channel = variants.iter().filter(|it| it["channel"] == channel);
@@ -119,11 +111,34 @@ async fn preview(
     }
 }
 
+const SUPPRESSED: &[Column] = &[
+    ("Since", Time("at")),
+    ("List", Text("list")),
+    ("Channel", Text("channel")),
+    ("Category", Text("category")),
+    ("Reason", Text("reason")),
+    ("Address (SHA-256)", Mono("addressHash")),
+    // The last, for operators.
+    ("Change", Of(removal)),
+];
+
+fn removal(entry: &Value) -> Markup {
+    let (id, question) = (plain(&entry["id"]), "Send to this address again?");
+    action(
+        "suppression.remove",
+        "Remove",
+        &[("id", &id)],
+        question,
+        Tone::Bad,
+    )
+}
+
 pub(super) async fn suppression(context: &Context<'_>) -> Markup {
     let parameters = ["hash", "cursor"].map(|name| (name, context.parameter(name)));
     let answer = context
         .list(Notify, "/admin/suppression", &parameters)
         .await;
+    let count = SUPPRESSED.len() - usize::from(!context.is_operator());
     html! {
         (heading("Suppression list"))
         p.muted { "Addresses to which nothing is sent, for example after a hard bounce. Only hashes are stored." }
@@ -134,23 +149,6 @@ pub(super) async fn suppression(context: &Context<'_>) -> Markup {
             button type="submit" { "Search" }
         }
         p.muted #address-hint { "An address is hashed in this browser and not sent." }
-        @match answer {
-            Err(message) => (message),
-            Ok(answer) => {
-                section.panel { ul.plain { @for entry in items(&answer, &["entries", "suppressions", "items"]) { (entry_row(entry, context.is_operator())) } }
-                    @if items(&answer, &["entries", "suppressions", "items"]).is_empty() { p.muted { "No address is suppressed." } } }
-                (next_page("/suppression", &parameters, &answer))
-            }
-        }
-    }
-}
-
-fn entry_row(entry: &Value, is_operator: bool) -> Markup {
-    let id = plain(first(entry, &["id", "hash", "addressHash"]));
-    html! {
-        li { (time(&plain(first(entry, &["at", "createdAt", "since"])))) " "
-            span.why { (members(entry, &["id", "at", "createdAt"])) }
-            @if is_operator { (action("suppression.remove", "Remove", &[("id", &id)], "Send to this address again?", Tone::Bad)) }
-        }
+        (listing("/suppression", answer, ("entries", &SUPPRESSED[..count], "No address is suppressed."), &parameters))
     }
 }

@@ -55,7 +55,7 @@ pub(super) async fn one(context: &Context<'_>, subject: &str) -> Markup {
 }
 
 fn groups(context: &Context<'_>, subject: &str, user: &Value) -> Markup {
-    let (groups, all) = (items(&user["groups"], &[]), items(&user["allGroups"], &[]));
+    let (groups, all) = (items(&user["groups"]), items(&user["allGroups"]));
     let others = all.iter().filter(|group| !groups.contains(group));
     html! {
         @if groups.is_empty() { p.muted { "This user is in no group." } }

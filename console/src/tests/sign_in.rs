@@ -7,9 +7,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use axum::Router;
 use axum::response::IntoResponse;
+use postern_core::decode::defaults;
 
 use super::*;
-use crate::config::Config;
+use crate::config::{Config, SignInConfig};
 use crate::link;
 use crate::testing::{LINK_SECRET, serve, stub};
 
@@ -178,7 +179,10 @@ async fn link_file_is_private_and_prints_a_link() {
     std::fs::write(&file, format!("wrong\n{}\n", console.base)).expect("written");
     assert!(link::request(&file).await.is_err());
     let config = |file: &Path| Config {
-        link_file: Some(file.to_owned()),
+        sign_in: SignInConfig {
+            link_file: Some(file.to_owned()),
+            ..defaults(SignInConfig::read)
+        },
         ..config_without_processes()
     };
     let created = link::create_secret(&config(&file)).expect("a secret");

@@ -36,8 +36,7 @@ fn parts(samples: &[Vec<ProcessStatus>]) -> Vec<(String, Health, String)> {
     for (sample, tick) in samples.iter().zip(0..) {
         monitor.record(Timestamp(5000 * tick), sample.clone());
     }
-    let findings = monitor.findings();
-    let source = Source::of(&monitor, &findings);
+    let source = Source::of(&monitor);
     let [services, needs] = [source.services(), source.needs()];
     let first = [source.clients(), source.gateway()].into_iter();
     let all = first.chain(services).chain(needs);
@@ -127,7 +126,7 @@ fn three_processes_that_are_away_are_failing_and_their_needs_unknown() {
     }
     let mut monitor = Monitor::default();
     monitor.record(Timestamp(0), samples[2].clone());
-    let shown = picture(&monitor, &monitor.findings()).into_string();
+    let shown = picture(&monitor).into_string();
     assert!(!shown.contains("part ok"), "{shown}");
 }
 
