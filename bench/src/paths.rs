@@ -48,10 +48,6 @@ pub struct BenchRoutes {
 
 impl BenchRoutes {
     /// Creates `size` routes of three segments each.
-    ///
-    /// # Panics
-    /// Never: the templates are well formed.
-    #[must_use]
     pub fn of(size: usize) -> Self {
         let pattern = |number: usize| Pattern {
             hosts: Vec::new(),
@@ -75,7 +71,6 @@ impl BenchRoutes {
     }
 
     /// Matches one of the paths.
-    #[must_use]
     pub fn find(&self, turn: usize) -> Option<RouteIndex> {
         let path = &self.paths[turn % self.paths.len()];
         self.router.find(&Request {
@@ -97,9 +92,6 @@ pub struct BenchTokens {
 
 impl BenchTokens {
     /// Generates keys and tokens, and lets a verifier fetch the keys.
-    ///
-    /// # Errors
-    /// No loopback socket or no random bytes are available.
     pub fn of(algorithm: SigningAlgorithm, remembered: bool) -> io::Result<Self> {
         let signer = TokenSigner::generate(algorithm)?;
         let listener = TcpListener::bind("127.0.0.1:0")?;
@@ -141,9 +133,6 @@ impl BenchTokens {
     }
 
     /// Verifies the next token, or looks it up if tokens are cached.
-    ///
-    /// # Panics
-    /// If it is rejected.
     pub fn verify(&mut self) -> Caller {
         self.next = (self.next + 1) % self.tokens.len();
         let verdict = self.verifier.verify(&self.tokens[self.next]).now_or_never();
@@ -181,9 +170,6 @@ pub struct RequestPath {
 
 impl RequestPath {
     /// Creates a request with a cached token, among 100 routes.
-    ///
-    /// # Errors
-    /// No loopback socket or no random bytes are available.
     pub fn new() -> io::Result<Self> {
         let tokens = BenchTokens::of(SigningAlgorithm::Es256, true)?;
         let authorization = format!("Bearer {}", tokens.tokens[0]);
@@ -241,9 +227,6 @@ impl RequestPath {
     }
 
     /// Finds the end of the head, checks and parses it, and returns the framing of the body.
-    ///
-    /// # Panics
-    /// If the head is rejected.
     pub fn head(&self) -> Framing {
         let end = Progress::default()
             .find_end(&self.head, &LIMITS)
@@ -255,10 +238,6 @@ impl RequestPath {
     }
 
     /// Parses the target and matches the route.
-    ///
-    /// # Panics
-    /// If no route matches.
-    #[must_use]
     pub fn route(&self) -> RouteIndex {
         let target = Target::parse(b"/collection-0/42/part-0?fields=all").expect("canonical");
         let host = self
@@ -277,10 +256,6 @@ impl RequestPath {
     }
 
     /// Returns the caller of the cached token.
-    ///
-    /// # Panics
-    /// If it is not in the cache.
-    #[must_use]
     pub fn authenticate(&self) -> Caller {
         let token = bearer(&self.headers).expect("one token");
         self.tokens
@@ -291,17 +266,12 @@ impl RequestPath {
     }
 
     /// Takes a token from a rate limit and returns whether the request is allowed.
-    #[must_use]
     pub fn limit(&self, turn: u64) -> bool {
         let key = self.keys.hash_one((turn % 1024, 1_u64));
         self.limiter.take(self.rate, key, turn * 1_000).is_ok()
     }
 
     /// Returns the header fields for the upstream.
-    ///
-    /// # Panics
-    /// If the identity cannot be written.
-    #[must_use]
     pub fn inject(&self, caller: &Caller) -> BytesMut {
         let mut head = BytesMut::with_capacity(2 << 10);
         let said = Injection {

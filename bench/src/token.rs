@@ -40,9 +40,6 @@ pub enum TokenSigner {
 
 impl TokenSigner {
     /// Generates a key.
-    ///
-    /// # Errors
-    /// The system has no random bytes.
     pub fn generate(algorithm: SigningAlgorithm) -> io::Result<Self> {
         Ok(match algorithm {
             SigningAlgorithm::Rs256 => {
@@ -56,7 +53,6 @@ impl TokenSigner {
     }
 
     /// Returns the key set of the issuer.
-    #[must_use]
     pub fn jwks(&self) -> String {
         let key = match self {
             Self::Rsa(key) => {
@@ -81,9 +77,6 @@ impl TokenSigner {
 
     /// Signs a user's access token, valid for an hour; about 850 bytes with RS256. `serial` makes
     /// it unique.
-    ///
-    /// # Errors
-    /// Signing fails.
     pub fn token(&self, issuer: &str, serial: u64) -> io::Result<String> {
         let alg = match self {
             Self::Rsa(_) => "RS256",

@@ -52,8 +52,6 @@ pub fn client_limit(used: usize, all: usize) -> usize {
     }
 }
 
-// === impl ClientShares ===
-
 impl ClientShares {
     /// Adds an amount for this client, unless it would have more than `limit`.
     pub fn try_add(
@@ -91,8 +89,6 @@ impl Drop for ClientShare {
         }
     }
 }
-
-// === impl SharedBudget ===
 
 impl SharedBudget {
     /// Creates a budget of which nothing is used.

@@ -12,3 +12,7 @@ pub mod host;
 pub mod proxy_protocol;
 pub mod target;
 pub(crate) mod weight;
+
+/// Data of the largest DATA frame of a response: with the frame's head (RFC 9113 section 4.1) it fills one TLS
+/// record (RFC 8446 section 5.1), where the largest frame that a client accepts would take two.
+pub const MAX_FRAME_DATA_BYTES: usize = (16 << 10) - 9;

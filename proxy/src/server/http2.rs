@@ -20,6 +20,7 @@ use postern_http::downstream::{
     ClientConnection, ClientStream, DeadlineTimer, FIRST_REQUEST_GRACE, Http2ConnectionInfo,
     Http2Exchange,
 };
+use postern_http::message::MAX_FRAME_DATA_BYTES;
 use postern_http::message::head::{HeadFault, http2};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -35,9 +36,9 @@ use crate::server::abuse_tracker::{ConnectionAbuseTracker, StreamEnd, Violation}
 use crate::server::connection_handler::ConnectionHandler;
 use crate::state::GatewayState;
 
-/// Bytes of a response that are buffered per stream: one frame (RFC 9113 section 4.2). Completed
-/// responses that the client does not read occupy this as well, a hundred per connection.
-const SEND_BUFFER_BYTES: usize = 16 << 10;
+/// Bytes of a response that are buffered per stream: one frame, so that no room for a part of the next is left.
+/// Completed responses that the client does not read occupy this as well, a hundred per connection.
+const SEND_BUFFER_BYTES: usize = MAX_FRAME_DATA_BYTES;
 
 /// Bytes of a request body that a client may send before they are read (RFC 9113 section 5.2).
 const STREAM_WINDOW_BYTES: u32 = 64 << 10;
@@ -73,7 +74,6 @@ struct StreamHandler {
     shares: Option<Arc<ClientShares>>,
 }
 
-/// The client of a stream.
 struct StreamOrigin {
     /// `None` if it is not known.
     client: Option<IpAddr>,
@@ -93,7 +93,7 @@ impl ConnectionHandler {
         let limits = self.limits();
         let connection_info = Http2ConnectionInfo::new(&client);
         let (peer, tls_client) = (client.peer_address(), session_ext::tls_client(&client));
-        let is_shared = peer.is_some_and(|peer| limits.is_trusted_proxy(peer));
+        let is_shared = peer.is_some_and(|peer| limits.http.is_trusted_proxy(peer));
         let socket = Arc::clone(client.socket_digest());
         let has_backlog = client.switch_to_http2(is_shared);
         let handshaking = options(&limits, is_shared).handshake(client);

@@ -111,9 +111,24 @@ async fn every_byte_of_many_large_responses_arrives() {
     let stream = connect_narrow(plain.address, 4 << 10).await;
     let client = connect(stream, 1 << 20, 16 << 20).await;
     check_all_streams(client, 100_000, "narrow sockets").await;
-    let stream = encrypted.connect_narrow("h2").await;
-    let client = connect(stream, 1 << 20, 16 << 20).await;
+    let client = connect(encrypted.connect_narrow("h2").await, 1 << 20, 16 << 20).await;
     check_all_streams(client, 100_000, "TLS, narrow sockets").await;
+}
+
+#[tokio::test]
+async fn data_frames_fill_tls_records() {
+    let gateway = gateway(&[start_origin().await], "", "").await;
+    let mut client = connect(gateway.connect().await.stream, 1 << 20, 16 << 20).await;
+    let mut body = open_body(&mut client, "/open?2-400000").await;
+    let mut sizes = Vec::new();
+    while let Some(data) = body.data().await {
+        sizes.push(data.expect("data").len());
+    }
+    assert_eq!(sizes.iter().sum::<usize>(), 400_000);
+    // The head of a frame has 9 bytes.
+    assert!(sizes.iter().all(|size| size + 9 <= 16 << 10), "{sizes:?}");
+    let small = sizes.iter().filter(|size| **size < 1_000).count();
+    assert!(small * 4 < sizes.len(), "{sizes:?}");
 }
 
 /// Nothing else happens on the connection until the first event has arrived.
@@ -217,11 +232,9 @@ async fn answer_of_the_gateway_to_head_has_no_body_over_http2() {
     }
 }
 
-/// The limits of the slow readers below.
 const SLOW_LIMITS: &str = "min_rate = 8000\nstall_timeout = \"1s\"";
 const STALL_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Requests an endless body and reads its beginning fast.
 async fn read_fast(gateway: &TestGateway, count: usize) -> RecvStream {
     let mut client = http2_client(gateway, 1_000).await;
     let mut body = open_body(&mut client, "/open").await;

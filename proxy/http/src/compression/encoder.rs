@@ -50,8 +50,6 @@ pub const fn encoder_bytes(coding: ContentCoding) -> usize {
     }
 }
 
-// === impl BodyEncoder ===
-
 impl BodyEncoder {
     /// Creates an encoder with a permit for [`encoder_bytes`]. `is_length_known` is whether the
     /// upstream has announced the length of the body.
@@ -102,8 +100,6 @@ impl fmt::Debug for BodyEncoder {
             .finish_non_exhaustive()
     }
 }
-
-// === impl Writer ===
 
 impl Writer {
     fn new(coding: ContentCoding) -> Self {

@@ -78,8 +78,6 @@ pub struct ClientConnection {
     buffer_reservation: Option<BudgetPermit>,
 }
 
-// === impl ClientConnection ===
-
 impl ClientConnection {
     /// Creates a connection from `peer`. The permit is dropped when it is closed.
     pub fn new(
@@ -162,7 +160,6 @@ impl ClientConnection {
         &self.inbound[..self.head_left]
     }
 
-    /// Removes the head from the buffer.
     pub(crate) fn consume_head(&mut self) {
         self.inbound.advance(self.head_left);
         self.head_left = 0;

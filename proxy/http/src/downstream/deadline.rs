@@ -82,8 +82,6 @@ pub(crate) struct SlowClientGuard {
     pub(crate) bytes_sent: u64,
 }
 
-// === impl RequestDeadline ===
-
 impl RequestDeadline {
     pub(crate) fn new() -> Self {
         Self {
@@ -174,7 +172,6 @@ impl RequestDeadline {
         self.upstream_timeout_ms.store(0, Ordering::Relaxed);
     }
 
-    /// Returns whether the whole request has been received.
     pub(crate) fn is_request_complete(&self) -> bool {
         self.request_complete.load(Ordering::Relaxed)
     }
@@ -265,8 +262,6 @@ impl RequestDeadline {
 fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }
-
-// === impl SlowClientGuard ===
 
 impl Default for SlowClientGuard {
     fn default() -> Self {

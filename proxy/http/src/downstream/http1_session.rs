@@ -27,7 +27,6 @@ use crate::message::framing::ChunkState;
 use crate::message::{head, headers};
 use crate::upstream::ResponseBody;
 
-/// Size of one read of a request body.
 const BODY_READ_BYTES: u64 = 32 << 10;
 
 /// Maximum unread bytes of a request body that are read after the response, so that the connection
@@ -60,7 +59,6 @@ pub struct Http1Session {
     retry_buffer: Option<RetryBuffer>,
 }
 
-/// The framing of the response body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ResponseFraming {
     /// No body.

@@ -25,10 +25,8 @@ use crate::downstream::client_handle::{Attributes, ClientHandle};
 use crate::downstream::deadline::{AbortReason, RequestDeadline, SlowClientGuard};
 use crate::downstream::http1_session::RetryBuffer;
 use crate::downstream::limits::{HttpLimits, RESPONSE_BUFFER_BYTES};
+use crate::message::MAX_FRAME_DATA_BYTES;
 pub use exchange::Http2Exchange;
-
-/// Maximum chunk of a response: one frame (RFC 9113 section 4.2).
-const MAX_CHUNK_BYTES: usize = 16 << 10;
 
 /// The chunk of a client that reads fast, in windows at the minimum rate.
 const LARGE_CHUNK_WINDOWS: usize = 2;
@@ -242,7 +240,7 @@ impl ClientStream {
             true => chunk_len.saturating_mul(LARGE_CHUNK_WINDOWS),
             false => chunk_len,
         }
-        .min(MAX_CHUNK_BYTES)
+        .min(MAX_FRAME_DATA_BYTES)
     }
 
     async fn write_chunk(&mut self, data: Bytes, end: bool) -> Result<()> {

@@ -39,8 +39,6 @@ pub struct HttpLimits {
     pub trusted_proxies: IpNetworks,
 }
 
-// === impl HttpLimits ===
-
 impl HttpLimits {
     /// Returns the bytes of a body that must be transferred per `stall_timeout` at the minimum
     /// rate; at least 1.

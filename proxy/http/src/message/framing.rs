@@ -89,8 +89,6 @@ pub enum TrailerState {
     Lf,
 }
 
-// === impl BodyFraming ===
-
 impl BodyFraming {
     /// Returns the state before the first byte of a body.
     #[must_use]
@@ -148,8 +146,6 @@ impl BodyFraming {
     }
 }
 
-// === impl ChunkState ===
-
 impl ChunkState {
     /// Returns the state after one byte; `None` after the last byte of the message.
     pub(crate) fn step(self, byte: u8) -> Result<Option<Self>, FramingFault> {
@@ -185,8 +181,6 @@ impl ChunkState {
     }
 }
 
-// === impl ExtensionState ===
-
 impl ExtensionState {
     fn step(self, byte: u8) -> Result<Self, FramingFault> {
         let is_token = headers::is_token(&[byte]);
@@ -214,8 +208,6 @@ impl ExtensionState {
         matches!(self, Self::Name | Self::Value | Self::Closed | Self::Any)
     }
 }
-
-// === impl TrailerState ===
 
 impl TrailerState {
     fn step(self, byte: u8) -> Result<Self, FramingFault> {

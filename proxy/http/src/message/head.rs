@@ -109,8 +109,6 @@ struct CheckedFields<'a> {
     names_fields: bool,
 }
 
-// === impl HeadFault ===
-
 impl HeadFault {
     /// Returns the problem code for the response, the access event and the metric.
     #[must_use]
@@ -166,8 +164,6 @@ impl HeadFault {
     }
 }
 
-// === impl HeadLimits ===
-
 impl HeadLimits {
     fn check_target(&self, target: &[u8]) -> Result<(), HeadFault> {
         let parsed = RequestTarget::parse_ambiguous(target).map_err(HeadFault::Target)?;
@@ -177,8 +173,6 @@ impl HeadLimits {
         }
     }
 }
-
-// === impl HeadScanner ===
 
 impl HeadScanner {
     /// Returns the length of the head in `bytes`, including the empty line, or `None` if more bytes
@@ -219,8 +213,6 @@ impl HeadScanner {
         }
     }
 }
-
-// === impl RequestHead ===
 
 impl RequestHead {
     /// Checks a complete head; `bytes` must end with the empty line.
@@ -331,7 +323,6 @@ impl<'a> Iterator for HeadLines<'a> {
     }
 }
 
-/// Returns the range of the target in the request line.
 fn find_target(line: &[u8], limits: &HeadLimits) -> Result<Range<usize>, HeadFault> {
     let first = line
         .iter()
@@ -366,8 +357,6 @@ fn find_target(line: &[u8], limits: &HeadLimits) -> Result<Range<usize>, HeadFau
         Err(HeadFault::RequestLine)
     }
 }
-
-// === impl CheckedFields ===
 
 impl<'a> CheckedFields<'a> {
     fn check(&mut self, line: &'a [u8]) -> Result<(), HeadFault> {

@@ -50,8 +50,6 @@ pub struct RequestTarget<'a> {
     pub ambiguity: Option<TargetFault>,
 }
 
-// === impl TargetFault ===
-
 impl TargetFault {
     /// Returns a sentence that describes the fault.
     #[must_use]
@@ -80,8 +78,6 @@ impl TargetFault {
 fn is_query_byte(byte: u8) -> bool {
     byte.is_ascii_graphic() && !matches!(byte, b'#' | b'"' | b'<' | b'>')
 }
-
-// === impl RequestTarget ===
 
 impl<'a> RequestTarget<'a> {
     /// Parses a canonical target in origin form (RFC 9112 section 3.2.1).

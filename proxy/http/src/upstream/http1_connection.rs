@@ -26,6 +26,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio_util::io::poll_write_buf;
 
+use crate::message::MAX_FRAME_DATA_BYTES;
 use crate::message::headers::authenticates_connection;
 use crate::upstream::pinned_certificates::{PinnedCertificates, connector_options};
 use crate::upstream::response::{ResponseBody, ResponseFault, UpstreamResponse};
@@ -36,10 +37,10 @@ const MAX_RESPONSE_HEAD_BYTES: usize = 1 << 20;
 /// Size of one read while waiting for a head.
 const HEAD_READ_BYTES: usize = 4 << 10;
 
-/// Size of one read of a body.
-const BODY_READ_BYTES: usize = 32 << 10;
+/// Size of one read of a body: whole frames, which together with a frame that waits to be sent are at most
+/// `downstream::RESPONSE_BUFFER_BYTES`.
+const BODY_READ_BYTES: usize = 3 * MAX_FRAME_DATA_BYTES;
 
-/// Maximum idle connections to one address.
 const MAX_IDLE_CONNECTIONS: usize = 512;
 
 /// The connector for TLS with the system's certificate authorities. It pools no connections.
@@ -104,8 +105,6 @@ pub struct BoundConnection(Mutex<Option<Box<Bound>>>);
 /// A connection with the pool of its address and the time since which it is idle.
 type Bound = (UpstreamConnection, Arc<IdlePool>, Instant);
 
-// === impl BoundConnection ===
-
 impl BoundConnection {
     /// Returns the pool of the connection's address.
     pub fn pool(&self) -> Option<Arc<IdlePool>> {
@@ -128,8 +127,6 @@ impl BoundConnection {
         }
     }
 }
-
-// === impl UpstreamConnection ===
 
 impl UpstreamConnection {
     /// Opens a connection to a peer, with TLS if it uses it.
@@ -312,9 +309,7 @@ impl UpstreamConnection {
         }
         error
     }
-}
 
-impl UpstreamConnection {
     /// Prepares the connection for the time until its next request. Returns whether it may carry one:
     /// no unsolicited data was received.
     fn prepare_for_idle(&mut self) -> bool {
@@ -371,8 +366,6 @@ fn truncated_body() -> Box<Error> {
     )
     .into_up()
 }
-
-// === impl IdlePool ===
 
 impl IdlePool {
     /// Returns a connection that can carry a request now.

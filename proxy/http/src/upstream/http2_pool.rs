@@ -50,8 +50,6 @@ struct Http2Connection {
 /// The place of a stream on a connection, until it is dropped.
 pub(super) struct StreamPermit(Arc<Http2Connection>);
 
-// === impl Http2Pool ===
-
 impl Http2Pool {
     /// Creates the pool of an upstream, whose certificates the system's authorities have signed if
     /// `uses_system_roots`.
@@ -89,7 +87,6 @@ impl Http2Pool {
         connections.find_map(|connection| connection.acquire(idle_timeout))
     }
 
-    /// Opens a connection.
     async fn connect(&self, peer: &HttpPeer, pins: &PinnedCertificates) -> Result<StreamPermit> {
         let stream = self.connector.new_stream(peer).await?;
         pins.check(stream.get_ssl_digest().as_deref())?;
@@ -146,8 +143,6 @@ impl Http2Pool {
     }
 }
 
-// === impl Http2Connection ===
-
 impl Http2Connection {
     /// Returns whether the connection can carry streams.
     fn is_usable(&self, idle_timeout: Duration) -> bool {
@@ -168,8 +163,6 @@ impl Http2Connection {
         Some(StreamPermit(Arc::clone(self)))
     }
 }
-
-// === impl StreamPermit ===
 
 impl StreamPermit {
     /// Makes the connection carry no more streams. Those that are open continue.

@@ -23,8 +23,6 @@ pub fn connector_options(idle: usize, uses_system_roots: bool) -> ConnectorOptio
     options
 }
 
-// === impl PinnedCertificates ===
-
 impl PinnedCertificates {
     /// Creates the digests of certificates in DER.
     pub fn new(certificates: impl Iterator<Item: AsRef<[u8]>>) -> Self {

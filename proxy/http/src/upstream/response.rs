@@ -11,13 +11,15 @@ use pingora_http::ResponseHeader;
 use crate::message::framing::{ChunkState, ExtensionState};
 use crate::message::headers::{authenticates_connection, has_member};
 
+/// Parts of a body from this size on are not copied.
+const SHARED_PART_BYTES: usize = 4 << 10;
+
 /// Maximum fields of a response head (the limit of Pingora).
 const MAX_RESPONSE_FIELDS: usize = 256;
 
 /// Maximum bytes of the trailers of a body, which are skipped.
 const MAX_TRAILER_BYTES: usize = 8 << 10;
 
-/// A malformed or ambiguous response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ResponseFault;
 
@@ -48,8 +50,6 @@ pub enum ResponseBody {
     /// All bytes until the connection is closed.
     UntilClose,
 }
-
-// === impl UpstreamResponse ===
 
 impl UpstreamResponse {
     /// Creates a response on a stream of HTTP/2.
@@ -122,8 +122,6 @@ fn is_keep_alive(minor: u8, headers: &HeaderMap) -> bool {
     !has_option("close") && (minor == 1 || has_option("keep-alive"))
 }
 
-// === impl ResponseBody ===
-
 impl ResponseBody {
     /// Returns the framing of the body after a head (RFC 9112 section 6.3). `minor` is the minor
     /// version of HTTP/1.
@@ -180,7 +178,11 @@ impl ResponseBody {
             let taken = usize::try_from(limit)
                 .unwrap_or(usize::MAX)
                 .min(buffer.len());
-            let data = buffer.split_to(taken).freeze();
+            // A small part would keep the whole buffer of its read.
+            let data = match taken < SHARED_PART_BYTES {
+                true => buffer.copy_to_bytes(taken),
+                false => buffer.split_to(taken).freeze(),
+            };
             self.advance(taken as u64);
             // The end of the body is detected together with its last bytes.
             while matches!(self, Self::Chunked(chunk) if !matches!(chunk, ChunkState::Data(_)))

@@ -19,8 +19,6 @@ pub enum UpstreamTransport {
     Http2(Box<UpstreamStream>),
 }
 
-// === impl UpstreamTransport ===
-
 impl UpstreamTransport {
     /// Returns whether the end of the request must be sent, although no data is left.
     #[inline]

@@ -69,14 +69,15 @@ impl ClientConnection {
     }
 
     /// Sends HTTP/2 frames. Small ones are coalesced; large ones are sent together with what was
-    /// coalesced, so that the header of a frame occupies no TLS record of its own.
+    /// coalesced, so that the header of a frame occupies no TLS record of its own. A frame that
+    /// fills a record is not copied.
     pub(super) fn poll_send_frames(
         &mut self,
         cx: &mut Context<'_>,
         parts: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let length: usize = parts.iter().map(|part| part.len()).sum();
-        if self.outbound.len() + length <= WRITE_COALESCE_BYTES {
+        if self.outbound.len() + length < WRITE_COALESCE_BYTES {
             for part in parts {
                 self.outbound.extend_from_slice(part);
             }

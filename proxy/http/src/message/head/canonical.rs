@@ -12,7 +12,6 @@ use crate::message::head::{
 };
 use crate::message::headers;
 
-/// The target of a request line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct CheckedTarget {
     /// Byte range of the `http://authority` or `https://authority` prefix of an absolute target;
@@ -24,8 +23,6 @@ pub(super) struct CheckedTarget {
     /// (RFC 9112 section 3.2.4).
     missing_path: &'static str,
 }
-
-// === impl CheckedTarget ===
 
 impl CheckedTarget {
     /// Checks a target in origin form, asterisk form or absolute form (RFC 9112 section 3.2). The
@@ -90,8 +87,6 @@ pub(super) fn is_same_authority(one: &[u8], other: &[u8], default_port: &str) ->
     });
     one.eq_ignore_ascii_case(other)
 }
-
-// === impl RequestHead ===
 
 impl RequestHead {
     /// Returns the canonical form of the checked head; `None` for most, which have it already. A
