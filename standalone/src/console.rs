@@ -3,8 +3,6 @@
 //! A link signs its holder in as operator. Its secret is in the fragment, which browsers do not
 //! send. Whoever can read the data folder can request links, with a secret that serves no other
 //! purpose and changes at every start: another program may listen on the console's port later.
-//!
-//! Depends on `lifecycle`.
 
 use std::net::SocketAddr;
 use std::path::Path;
@@ -18,28 +16,17 @@ use postern_dev::{ADMIN_TOKEN, Addresses, DevelopmentServices};
 use crate::lifecycle::EnvironmentFile;
 
 /// The variable of `standalone.env` with the secret with which one-time links are requested.
-const LINK_SECRET: &str = "POSTERN_CONSOLE_LINK_SECRET";
+pub(crate) const LINK_SECRET: &str = "POSTERN_CONSOLE_LINK_SECRET";
 
 /// Creates the secret with which one-time links are requested until the next start: 256 random bits.
-///
-/// # Errors
-/// Status 69 if the system has no randomness.
 pub(crate) fn create_link_secret() -> Result<Secret, Exit> {
     let mut bytes = [0_u8; 32];
     getrandom::fill(&mut bytes).map_err(|error| Exit::unavailable(error.to_string()))?;
     Ok(Secret::new(hex::encode(bytes)))
 }
 
-/// Adds the secret with which one-time links are requested.
-pub(crate) fn store_link_secret(environment: &mut EnvironmentFile, secret: &Secret) {
-    environment.add(LINK_SECRET, secret.expose());
-}
-
 /// Builds the console over the admin listeners of this process. Users of the groups `admin` and
 /// `support` can sign in as well.
-///
-/// # Errors
-/// Status 69 if a client cannot be built.
 pub(crate) fn build(
     addresses: &Addresses,
     development: &DevelopmentServices,
@@ -67,16 +54,12 @@ pub(crate) fn build(
     App::build(config, clock.clone())
 }
 
-/// Returns the link with a secret.
 pub(crate) fn link(console: &str, secret: &Secret) -> Secret {
     Secret::new(format!("{console}/#once={}", secret.expose()))
 }
 
 /// Requests a new one-time link from the running installation of a data folder. An unused earlier
 /// link is no longer valid.
-///
-/// # Errors
-/// Exits with status 69 if the folder was never used or the installation is not running.
 pub async fn console_link(folder: &Path) -> Result<Secret, Exit> {
     let stored = EnvironmentFile::read(folder)?;
     let url = stored.get("POSTERN_CONSOLE_URL").unwrap_or_default();

@@ -261,9 +261,7 @@ async fn timeline(data_dir: PathBuf, options: TimelineOptions) -> Result<(), Exi
         access_log: options.access_log,
     };
     let timeline = postern::timeline(&sources, &query, &Env::of_process()).await?;
-    let mut stdout = std::io::stdout().lock();
-    options.query.write(&timeline, &mut stdout);
-    Ok(())
+    options.query.print(&timeline)
 }
 
 async fn user(data_dir: PathBuf, command: UserCommand) -> Result<(), Exit> {

@@ -1,7 +1,7 @@
 //! The gateway and both upstreams, built from configuration.
 //!
 //! Input: the built-in configuration files with the addresses and data folder of this installation
-//! filled in, or an operator's files. Output: running services. Depends on `lifecycle`.
+//! filled in, or an operator's files. Output: running services.
 
 use std::path::{Path, PathBuf};
 
@@ -45,10 +45,6 @@ impl GatewayServices {
     /// Builds the services from the built-in configuration: SQLite databases in the data folder,
     /// in-memory caches, and the development services. Files in the folder `overrides` change it.
     /// The gateway reads and watches its file in the data folder, unless there is an override of it.
-    ///
-    /// # Errors
-    /// Status 64 if a file in `overrides` or that of the gateway is invalid, 69 if a store is
-    /// unavailable.
     pub(crate) async fn from_built_in_config(
         folder: &DataFolder,
         overrides: Option<&Path>,
@@ -69,9 +65,8 @@ impl GatewayServices {
         let configs = ServiceConfigs {
             proxy: if is_overridden {
                 let text = built_in::proxy(folder, addresses);
-                let fixed = ["listen", "admin", "handover", "include"];
                 overrides
-                    .apply("proxy.toml", &text, &fixed)?
+                    .apply("proxy.toml", &text, &["listen", "admin", "handover"])?
                     .read(|root| postern_proxy::Config::read(root, &proxy_env))?
             } else {
                 built_in::read_gateway(&file, &proxy_env)?
@@ -97,9 +92,6 @@ impl GatewayServices {
 
     /// Builds the services from `proxy.toml`, `auth.toml` and `notify.toml` in a folder, and binds
     /// the sockets configured there. `listen` replaces the first configured address of the gateway.
-    ///
-    /// # Errors
-    /// Status 64 for an invalid file, 69 if an address cannot be bound or a store is unavailable.
     pub(crate) async fn from_folder(
         folder: &Path,
         listen: Option<std::net::SocketAddr>,
@@ -206,9 +198,6 @@ struct ConfigOverrides(Vec<PathBuf>);
 
 impl ConfigOverrides {
     /// Returns the configuration files in `folder`, or none without a folder.
-    ///
-    /// # Errors
-    /// Status 64 if the folder contains none of the three files.
     fn find(folder: Option<&Path>) -> Result<Self, Exit> {
         let Some(folder) = folder else {
             return Ok(Self(Vec::new()));
@@ -231,9 +220,6 @@ impl ConfigOverrides {
 
     /// Merges the operator's file of this name into a built-in text. `fixed_keys` are the top-level
     /// keys that the file must not contain, because the addresses are set by the command line.
-    ///
-    /// # Errors
-    /// Status 64 for a file that cannot be read or parsed, or that contains a fixed key.
     fn apply(&self, name: &str, built_in: &str, fixed_keys: &[&str]) -> Result<ConfigLayer, Exit> {
         let built_in = ConfigLayer::parse(&format!("conf/{name}"), built_in)?;
         match self.path(name) {

@@ -2,8 +2,6 @@
 //!
 //! Input: command line options and a data folder, or a folder of configuration files. Output: a
 //! [`Running`](crate::Running) installation whose listeners accept connections.
-//!
-//! Depends on `console`, `lifecycle` and `services`.
 
 mod configured;
 mod embedded;

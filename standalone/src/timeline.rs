@@ -2,8 +2,7 @@
 //!
 //! Input: the databases of the authentication and notification services, from an operator's
 //! configuration files or in the data folder of an embedded installation, and optionally the access
-//! log of the gateway. Output: one [`Timeline`]. The services need not be running. Depends on no
-//! other module.
+//! log of the gateway. Output: one [`Timeline`]. The services need not be running.
 
 mod access_log;
 
@@ -28,8 +27,6 @@ pub struct TimelineSources {
     pub access_log: Option<PathBuf>,
 }
 
-// === impl TimelineSources ===
-
 impl TimelineSources {
     fn access_log(&self) -> Option<PathBuf> {
         let embedded = || {
@@ -41,10 +38,6 @@ impl TimelineSources {
 }
 
 /// Returns the events of a selection in the order of time.
-///
-/// # Errors
-/// Exit status 64 for an invalid configuration file or if nothing is selected, 69 if a database or
-/// the access log is unavailable.
 pub async fn timeline(
     sources: &TimelineSources,
     query: &TimelineQuery,

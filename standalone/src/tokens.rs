@@ -12,10 +12,6 @@ use crate::lifecycle::EnvironmentFile;
 
 /// Requests a service token: calls InitiateAuth at the running pool with the account's password
 /// from the data folder.
-///
-/// # Errors
-/// Exits with status 64 for an unknown account, and with 69 if the folder was never used or the
-/// installation is not running.
 pub async fn service_token(folder: &Path, service: &str) -> Result<Secret, Exit> {
     let stored = EnvironmentFile::read(folder)?;
     let prefix = format!("POSTERN_SERVICE_{}", service.to_uppercase());

@@ -23,14 +23,9 @@ pub struct Users {
     operator: String,
 }
 
-// === impl Users ===
-
 impl Users {
     /// Finds the service that the environment names, or that of the running installation of a data
     /// folder.
-    ///
-    /// # Errors
-    /// Exits with status 69 if the folder was never used.
     pub fn open(folder: &Path, env: &Env) -> Result<Self, Exit> {
         let client = reqwest::Client::builder().no_proxy().build();
         let operator = env.get("USER").filter(|name| name.is_ascii());
@@ -45,9 +40,6 @@ impl Users {
     }
 
     /// Lists the users whose address begins with a text.
-    ///
-    /// # Errors
-    /// Exits with status 69 if the service does not answer, and with 1 if it refuses.
     pub async fn list(&self, email: &str) -> Result<Vec<Value>, Exit> {
         let (mut users, mut cursor) = (Vec::new(), Value::Null);
         loop {
@@ -67,9 +59,6 @@ impl Users {
     }
 
     /// Makes a change of `POST /admin/users/{subject}/{change}` for the user with an address.
-    ///
-    /// # Errors
-    /// As [`Users::list`], and with status 1 if there is no such user.
     pub async fn change(&self, email: &str, change: &str, body: &Value) -> Result<(), Exit> {
         let users = self.list(email).await?;
         let user = users.iter().find(|user| user["email"] == email);

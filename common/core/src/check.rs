@@ -1,7 +1,7 @@
 //! The command `check` of all programs: its arguments, its results and its exit status.
 //!
-//! Input: results of checks. Output: a line for each, and the exit status. Depends on `exit` and
-//! `output`. What has something to check returns a [`CheckResult`].
+//! Input: results of checks. Output: a line for each, and the exit status. What has something to
+//! check returns a [`CheckResult`].
 
 use std::path::{Path, PathBuf};
 

@@ -80,8 +80,6 @@ pub trait Moment: Copy + Ord {
     fn elapsed_since(self, earlier: Self) -> Duration;
 }
 
-// === impl CircuitBreaker ===
-
 impl<T: Moment> CircuitBreaker<T> {
     /// Creates a closed circuit breaker.
     #[must_use]
@@ -132,7 +130,14 @@ impl<T: Moment> CircuitBreaker<T> {
                 self.consecutive_failures = self.consecutive_failures.saturating_add(1);
                 match self.consecutive_failures {
                     few if few < self.policy.failure_threshold => FailureEffect::StillClosed(few),
-                    _ => FailureEffect::Opened(self.open(now)),
+                    _ => {
+                        self.open = Some(OpenPeriod {
+                            until: now,
+                            failures: 1,
+                            is_probing: false,
+                        });
+                        FailureEffect::Opened(self.reopen(now))
+                    }
                 }
             }
             Some(open) if open.is_probing || self.policy.counts_calls_in_flight => {
@@ -141,16 +146,6 @@ impl<T: Moment> CircuitBreaker<T> {
             }
             Some(_) => FailureEffect::Ignored,
         }
-    }
-
-    /// Opens the breaker. Returns for how long.
-    fn open(&mut self, now: T) -> Duration {
-        self.open = Some(OpenPeriod {
-            until: now,
-            failures: 1,
-            is_probing: false,
-        });
-        self.reopen(now)
     }
 
     /// Opens the breaker again. Returns for how long, which is zero if the breaker is closed.

@@ -377,11 +377,4 @@ mod tests {
             assert_eq!(period.contains(Timestamp(now)), contains, "{now}");
         }
     }
-
-    #[test]
-    fn manual_clock_moves_only_by_advance() {
-        let clock = Clock::manual(Timestamp(1000));
-        clock.advance(Duration::from_secs(2));
-        assert_eq!(clock.now(), Timestamp(3000));
-    }
 }

@@ -14,8 +14,6 @@
 //! assert_eq!(all.len(), 2); // "/email" is not a string, "/shoe" is unknown
 //! # Ok::<(), &str>(())
 //! ```
-//!
-//! Depends on `clock` for timestamps.
 
 mod accepted;
 mod field;
@@ -67,6 +65,12 @@ pub enum Value {
 }
 
 impl Node {
+    /// Creates a node without a position in a text.
+    pub fn new(value: impl Into<Value>) -> Self {
+        let value = value.into();
+        Self { value, offset: 0 }
+    }
+
     /// Converts to a `serde_json` value. Numbers that JSON cannot represent become `null`.
     #[must_use]
     pub fn to_json(&self) -> serde_json::Value {
@@ -117,11 +121,7 @@ impl From<&str> for Value {
 
 impl<const N: usize> From<[&str; N]> for Value {
     fn from(items: [&str; N]) -> Self {
-        let node = |text| Node {
-            value: Self::from(text),
-            offset: 0,
-        };
-        Self::Array(items.map(node).into())
+        Self::Array(items.map(Node::new).into())
     }
 }
 

@@ -74,9 +74,6 @@ pub struct Outage {
 
 impl Dependencies {
     /// Registers the gauge in `registry`.
-    ///
-    /// # Errors
-    /// The registry has a metric of this name.
     pub fn new(health: &Health, registry: &Registry) -> prometheus::Result<Self> {
         let help = "1 while a system that the process depends on answers, 0 while it fails.";
         let options = metrics::options("postern_dependency_up", help);

@@ -24,8 +24,6 @@ pub const MAX_LOCAL_PART_BYTES: usize = 64;
 #[serde(transparent)]
 pub struct EmailAddress(String);
 
-// === impl EmailAddress ===
-
 impl EmailAddress {
     /// Parses an address. Returns `None` if the text is not one.
     #[must_use]

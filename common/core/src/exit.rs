@@ -3,9 +3,6 @@
 use std::process::ExitCode;
 
 /// Parses the arguments of the process. Help and version are printed.
-///
-/// # Errors
-/// The exit code of the process, if it ends here: 64 for an invalid argument.
 pub fn parse_arguments<P: clap::Parser>() -> Result<P, ExitCode> {
     P::try_parse().map_err(|error| {
         if error.use_stderr() {

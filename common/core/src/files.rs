@@ -2,7 +2,7 @@
 //!
 //! Whoever may check a configuration chooses the paths: a FIFO would block for ever, and a device
 //! has no end. A program trusts what it has stored, so that nobody else may write it. Input: a path
-//! and a limit. Output: the contents, or the reason. Depends on nothing.
+//! and a limit. Output: the contents, or the reason.
 
 use std::fs::{self, DirBuilder, File, OpenOptions};
 use std::io::{self, ErrorKind, Read, Write};
@@ -91,9 +91,6 @@ pub fn check_access(path: &Path, denied: u32) -> io::Result<()> {
 }
 
 /// Creates a folder with mode 0700 unless it exists, and checks it as [`check_access`] does.
-///
-/// # Errors
-/// It cannot be created, or others have these permissions.
 pub fn private_folder(folder: &Path, denied: u32) -> io::Result<()> {
     let mut builder = DirBuilder::new();
     builder.recursive(true).mode(0o700).create(folder)?;
@@ -102,9 +99,6 @@ pub fn private_folder(folder: &Path, denied: u32) -> io::Result<()> {
 
 /// Replaces a file by one with mode 0600. A reader, also after a crash, finds the old contents or the
 /// new ones. The temporary file is new, so that no link of this name is followed.
-///
-/// # Errors
-/// The folder cannot be written.
 pub fn replace_private(path: &Path, contents: &[u8]) -> io::Result<()> {
     let temporary = path.with_added_extension(format!("{}.new", Uuid::new_v4()));
     let mut options = OpenOptions::new();

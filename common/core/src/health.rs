@@ -129,19 +129,3 @@ impl Degradation {
         self.health.degraded.write().remove(&self.name);
     }
 }
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn component_is_not_ready_until_set_ok() {
-        let health = Health::new();
-        let database = health.check("database");
-        assert!(!health.is_ready());
-        database.set_ok();
-        assert!(health.is_ready());
-        database.set_failed("refused");
-        assert_eq!(health.parts()["database"].as_deref(), Some("refused"));
-    }
-}

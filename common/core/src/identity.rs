@@ -3,17 +3,8 @@
 //! The pools are Amazon Cognito user pools, or pools of the local identity pool, which implements
 //! the same API; the endpoint selects one or the other.
 //!
-//! The pools are set by environment variables:
-//!
-//! | variable | default |
-//! |---|---|
-//! | `CLOUD_REGION` | `us-west-2` |
-//! | `AWS_ENDPOINT_URL_COGNITO_IDENTITY_PROVIDER` | the region's Cognito endpoint |
-//! | `IDP_ACTOR_POOL_ID`, `IDP_ACTOR_CLIENT_ID` | required |
-//! | `IDP_ACTOR_CLIENT_SECRET` | none: a client without a secret |
-//! | `IDP_SERVICE_POOL_ID`, `IDP_SERVICE_CLIENT_ID` | required |
-//! | `IDP_SERVICE_CLIENT_SECRET` | none |
-//! | `IDP_SERVICE_ACCOUNT_USERNAME`, `IDP_SERVICE_ACCOUNT_PASSWORD` | none; the authentication service requires them, because it calls other services |
+//! The pools are set by environment variables, which `docs/manual/deploy.md` lists. The authentication
+//! service requires those of a service account as well, because it calls other services.
 //!
 //! Secrets can be in files ([`Env::secret`](crate::config::Env::secret)). The table `[identity]` of a
 //! configuration file declares the rest, with additional issuers in `[[identity.issuer]]`, each with
@@ -21,7 +12,7 @@
 //! optional.
 //!
 //! Input: the table `[identity]` and the environment. Output: the trusted issuers, and the settings
-//! of the pools. Depends on `config`, `decode`, `secret` and `token`.
+//! of the pools.
 
 mod assumed;
 mod config;
@@ -106,13 +97,7 @@ impl IdentityConfig {
     /// Returns the issuers that a token verifier trusts, as [`TrustConfig::issuers`] does.
     #[must_use]
     pub fn issuers(&self) -> Vec<token::Issuer> {
-        let trust = TrustConfig {
-            actor: Some(self.actor.clone()),
-            service: Some(self.service.clone()),
-            issuers: self.issuers.clone(),
-            token_limits: self.token_limits,
-        };
-        trust.issuers()
+        trusted(Some(&self.actor), Some(&self.service), &self.issuers)
     }
 }
 
@@ -124,28 +109,7 @@ impl TrustConfig {
     /// from both pools.
     #[must_use]
     pub fn issuers(&self) -> Vec<token::Issuer> {
-        let issuers = self.issuers.iter();
-        let reserved = issuers.filter_map(|issuer| issuer.rules.services.only());
-        let services = token::ServiceNames::AllBut(reserved.flatten().cloned().collect());
-        let issuer = |pool: &Pool, kind| token::Issuer {
-            issuer: pool.issuer.clone(),
-            jwks_url: pool.jwks_url.clone(),
-            kind,
-            client_ids: vec![pool.client_id.clone()],
-            rules: token::IssuerRules {
-                alias: pool.issuer_alias.clone(),
-                services: services.clone(),
-                ..token::IssuerRules::default()
-            },
-            claims: Vec::new(),
-        };
-        let pools = [
-            (&self.actor, token::IssuerKind::User),
-            (&self.service, token::IssuerKind::Service),
-        ];
-        let pools = pools.into_iter();
-        let pools = pools.filter_map(|(pool, kind)| Some(issuer(pool.as_ref()?, kind)));
-        pools.chain(self.issuers.iter().cloned()).collect()
+        trusted(self.actor.as_ref(), self.service.as_ref(), &self.issuers)
     }
 
     /// Returns whether tokens can be verified, which `has_keys` says for one issuer: those of all
@@ -159,6 +123,32 @@ impl TrustConfig {
         }
         self.issuers.is_empty() || self.issuers.iter().any(|issuer| has_keys(&issuer.issuer))
     }
+}
+
+fn trusted(
+    actor: Option<&Pool>,
+    service: Option<&Pool>,
+    issuers: &[token::Issuer],
+) -> Vec<token::Issuer> {
+    let reserved = issuers.iter();
+    let reserved = reserved.filter_map(|issuer| issuer.rules.services.only());
+    let services = token::ServiceNames::AllBut(reserved.flatten().cloned().collect());
+    let issuer = |pool: &Pool, kind| token::Issuer {
+        issuer: pool.issuer.clone(),
+        jwks_url: pool.jwks_url.clone(),
+        kind,
+        client_ids: vec![pool.client_id.clone()],
+        rules: token::IssuerRules {
+            alias: pool.issuer_alias.clone(),
+            services: services.clone(),
+            ..token::IssuerRules::default()
+        },
+        claims: Vec::new(),
+    };
+    let users = actor.map(|pool| issuer(pool, token::IssuerKind::User));
+    let services = service.map(|pool| issuer(pool, token::IssuerKind::Service));
+    let pools = users.into_iter().chain(services);
+    pools.chain(issuers.iter().cloned()).collect()
 }
 
 // === impl Pool ===

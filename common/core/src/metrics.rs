@@ -35,9 +35,6 @@ macro_rules! metrics {
 
         impl $name {
             /// Creates the metrics.
-            ///
-            /// # Errors
-            /// The registry has metrics of these names.
             $visibility fn new(registry: &$crate::metrics::Registry) -> $crate::metrics::Result<Self> {
                 Ok(Self {
                     $($field: {
@@ -54,9 +51,6 @@ macro_rules! metrics {
 /// A kind of metrics.
 pub trait Metric: Collector + Clone + 'static {
     /// Creates a metric.
-    ///
-    /// # Errors
-    /// A name is no name of a metric or of a label.
     fn create(options: HistogramOpts, labels: &[&str]) -> Result<Self>;
 }
 
@@ -67,9 +61,6 @@ pub fn options(name: &str, help: &str) -> HistogramOpts {
 }
 
 /// Creates a metric in a registry.
-///
-/// # Errors
-/// The registry has a metric of this name.
 pub fn register<M: Metric>(
     registry: &Registry,
     options: HistogramOpts,

@@ -41,6 +41,21 @@ pub fn is_https_or_loopback(url: &Url) -> bool {
     url.scheme() == "https" || (url.scheme() == "http" && is_loopback)
 }
 
+/// Reads the body of a response; `None` if it is larger than `max_bytes`.
+pub async fn read_body(
+    mut response: reqwest::Response,
+    max_bytes: usize,
+) -> reqwest::Result<Option<Vec<u8>>> {
+    let mut body = Vec::new();
+    while let Some(chunk) = response.chunk().await? {
+        if body.len() + chunk.len() > max_bytes {
+            return Ok(None);
+        }
+        body.extend_from_slice(&chunk);
+    }
+    Ok(Some(body))
+}
+
 // === impl IpNetwork ===
 
 impl IpNetwork {

@@ -1,6 +1,6 @@
 //! The output of commands: text for people, or JSON for programs.
 //!
-//! Input: a record as text and as JSON. Output: lines on standard output. Depends on `exit`.
+//! Input: a record as text and as JSON. Output: lines on standard output.
 
 use std::io::{ErrorKind, Write};
 
@@ -18,13 +18,8 @@ pub struct Output {
 /// Characters of a label with the spaces behind it.
 const LABEL_WIDTH: usize = 11;
 
-// === impl Output ===
-
 impl Output {
     /// Prints a record: `text`, or `value` on one line.
-    ///
-    /// # Errors
-    /// Exit status 69 if standard output cannot be written.
     pub fn record(self, text: &str, value: &Value) -> Result<(), Exit> {
         match self.json {
             true => print_line(&value.to_string()),
@@ -33,18 +28,12 @@ impl Output {
     }
 
     /// Prints the lines of an explanation, or one object with a member for each label.
-    ///
-    /// # Errors
-    /// As [`Output::record`].
     pub fn explanation(self, text: &str) -> Result<(), Exit> {
         self.record(text.trim_end(), &explanation_json(text))
     }
 }
 
 /// Prints a line to standard output. A pipe that the reader has closed, as `head` does, is no error.
-///
-/// # Errors
-/// Exit status 69 if standard output cannot be written.
 pub fn print_line(line: &str) -> Result<(), Exit> {
     match writeln!(std::io::stdout().lock(), "{line}") {
         Err(error) if error.kind() != ErrorKind::BrokenPipe => {

@@ -4,8 +4,7 @@
 //! alone decides what a client may read: a problem contains no internal message, backtrace or
 //! claim.
 //!
-//! Input: a code with details. Output: status, header fields and body of a response. Depends on
-//! `decode` for mistakes of a request.
+//! Input: a code with details. Output: status, header fields and body of a response.
 
 mod code;
 
@@ -77,8 +76,6 @@ struct ProblemBody<'a> {
     #[serde(flatten)]
     extra: Option<serde_json::Map<String, serde_json::Value>>,
 }
-
-// === impl Problem ===
 
 impl Problem {
     /// Creates a problem that its code describes completely.

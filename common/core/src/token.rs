@@ -8,7 +8,7 @@
 //! parts.
 //!
 //! Input: the value of `Authorization` and the keys of the issuers. Output: the caller, or the
-//! reason for the rejection. Depends on `clock`, `decode`, `log_limit`, `network` and `problem`.
+//! reason for the rejection.
 
 mod cache;
 mod caller;
@@ -26,7 +26,7 @@ mod verifier;
 
 pub use caller::{Caller, Claims, Service, User};
 pub use error::TokenError;
-pub use jwks::{IssuerKeys, JwksStatus, PublicKeyInfo, SkippedKey};
+pub use jwks::{JwksStatus, PublicKeyInfo, SkippedKey};
 pub use limits::TokenLimits;
 pub use trust::{Issuer, IssuerKind, IssuerRules, ServiceNames};
 pub use verifier::{PreparedIssuers, Verifier, VerifierOptions};

@@ -5,7 +5,7 @@
 //! [`Tracer`] records spans, if the table `[tracing]` of the configuration asks for them.
 //!
 //! Input: header fields of requests. Output: header fields of calls, and a queue of spans, which
-//! `postern-service` exports. Depends on `clock`.
+//! `postern-service` exports.
 
 mod client;
 mod context;
@@ -21,5 +21,5 @@ pub use opentelemetry_sdk::trace::SpanData;
 
 pub use client::{client_span, send, set_server};
 pub use context::{TRACEPARENT, TRACESTATE, parse_traceparent};
-pub use scope::{DeliveryOrigin, Scope, spawn};
+pub use scope::{Scope, spawn};
 pub use span::{ActiveSpan, Tracer, known_method};

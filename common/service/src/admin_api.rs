@@ -6,7 +6,7 @@
 //! of the person who makes it ([`Operator`]) and is logged ([`record`]).
 //!
 //! Input: the routes of a process and the secret of its configuration. Output: a router for
-//! [`admin::serve`](crate::admin::serve). Depends on `admin`, `http` and `problem`.
+//! [`admin::serve`](crate::admin::serve).
 
 use std::fmt;
 use std::sync::Arc;
@@ -30,7 +30,6 @@ use postern_core::secret::Secret;
 
 /// The header field with the name of the person on whose behalf a process calls an admin route.
 pub const OPERATOR: &str = "x-postern-operator";
-/// Maximum bytes of the name of an operator.
 const MAX_OPERATOR_BYTES: usize = 256;
 
 /// The person who makes a change: the value of [`OPERATOR`], 1 to 256 visible ASCII characters, as
@@ -65,8 +64,6 @@ pub struct ProcessInfo {
     /// The start of the process.
     pub started_at: Timestamp,
 }
-
-// === impl Operator ===
 
 impl Operator {
     /// Returns the name.

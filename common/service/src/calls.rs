@@ -15,7 +15,6 @@
 //! ```
 //!
 //! Input: requests without credentials. Output: requests with the user's or the service's token.
-//! Depends on `http`.
 
 mod sign_in;
 mod token;
@@ -63,8 +62,6 @@ impl From<ServiceTokenError> for Problem {
     }
 }
 
-// === impl ServiceClient ===
-
 impl ServiceClient {
     /// Creates a client that uses `http`, which should not follow redirects, see [`http_client`].
     #[must_use]
@@ -79,9 +76,6 @@ impl ServiceClient {
 
     /// Creates a request with a token in `Authorization`: of the user on whose behalf the current
     /// task handles a request, else of this service.
-    ///
-    /// # Errors
-    /// No valid service token is available.
     pub async fn request(
         &self,
         method: http::Method,
@@ -98,9 +92,6 @@ impl ServiceClient {
 /// Creates an HTTP client for calls to other services. It connects within 1 s, waits at most 5 s
 /// for a response, closes idle connections before servers do (Node.js after 5 s), follows no
 /// redirects, which would leak the token, and uses no proxy from the environment.
-///
-/// # Panics
-/// Never: the settings are constant and accepted by the TLS library.
 #[must_use]
 pub fn http_client() -> reqwest::Client {
     reqwest::Client::builder()

@@ -5,8 +5,7 @@
 //! bodies for all errors, a 500 for a panicking handler, one log event per request, limits, and
 //! graceful shutdown.
 //!
-//! Input: connections and the router of a service. Output: responses. Depends on `decode`, `exit`,
-//! `problem`, `token` and `trace`.
+//! Input: connections and the router of a service. Output: responses.
 
 mod body;
 mod budget;
@@ -99,7 +98,7 @@ impl BodyOwner {
     /// first call for a request has an effect.
     pub fn set(self, parts: &Parts) {
         if let Some(info) = RequestInfo::of(&parts.extensions) {
-            info.set_owner(self);
+            let _ignored_after_the_first = info.owner.set(self);
         }
     }
 }

@@ -45,7 +45,9 @@ struct ProcessCollector {
 
 /// Registers `postern_build_info` and `process_*`. Has no effect if the registry has them.
 pub fn register(registry: &Registry) {
-    let registered = build_info().and_then(|info| registry.register(Box::new(info)));
+    let version = env!("CARGO_PKG_VERSION");
+    let about = ["postern_build_info", "1, labelled with the version."];
+    let registered = register_info(registry, about, "version", version);
     let process = Box::new(ProcessCollector { first: read() });
     let registered = registered.and_then(|()| registry.register(process));
     if let Err(error) = registered {
@@ -53,14 +55,17 @@ pub fn register(registry: &Registry) {
     }
 }
 
-fn build_info() -> prometheus::Result<IntGaugeVec> {
-    let options = Opts::new("postern_build_info", "1, labelled with the version.");
-    let info = IntGaugeVec::new(options, &["version"])?;
-    info.with_label_values(&[env!("CARGO_PKG_VERSION")]).set(1);
-    Ok(info)
+/// Registers a gauge that is 1, with what it tells as a label.
+pub(crate) fn register_info(
+    registry: &Registry,
+    [name, help]: [&str; 2],
+    label: &str,
+    value: &str,
+) -> prometheus::Result<()> {
+    let info = IntGaugeVec::new(Opts::new(name, help), &[label])?;
+    info.with_label_values(&[value]).set(1);
+    registry.register(Box::new(info))
 }
-
-// === impl ProcessCollector ===
 
 impl Collector for ProcessCollector {
     /// None: only this collector has metrics of these names.

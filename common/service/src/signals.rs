@@ -9,9 +9,6 @@ use postern_core::exit::Exit;
 /// first thing that a program does when it starts to run: a signal without a handler ends it.
 ///
 /// SIGHUP, SIGUSR1 and SIGUSR2 have no effect but where a task listens for them.
-///
-/// # Errors
-/// If the process cannot install signal handlers.
 pub fn install() -> Result<CancellationToken, Exit> {
     let mut terminate = handler(SignalKind::terminate())?;
     let mut interrupt = handler(SignalKind::interrupt())?;
@@ -30,9 +27,6 @@ pub fn install() -> Result<CancellationToken, Exit> {
 
 /// Keeps the signals that request something, such as a reload, from ending the process. For a program
 /// that reads its configuration before it can [`install`] all handlers.
-///
-/// # Errors
-/// As [`install`].
 pub fn ignore_requests() -> Result<(), Exit> {
     for kind in [
         SignalKind::hangup(),

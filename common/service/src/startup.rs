@@ -9,7 +9,7 @@ use tokio_util::sync::CancellationToken;
 
 use axum::Router;
 use axum::routing::any;
-use prometheus::{IntGaugeVec, Opts, Registry};
+use prometheus::Registry;
 use sha2::{Digest, Sha256};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
@@ -17,6 +17,7 @@ use tokio::task::JoinSet;
 
 use crate::admin;
 use crate::http::{Limits, bind, serve};
+use crate::process_metrics::register_info;
 use crate::service_manager::ServiceManager;
 use postern_core::backoff::Backoff;
 use postern_core::config::Env;
@@ -72,12 +73,8 @@ impl ConfigOrigin {
     /// Exports `postern_config_info`, whose label is the hash, so that replicas can be compared.
     pub fn export(&self, registry: &Registry) {
         let help = "1, labelled with the hash of the configuration file.";
-        let options = Opts::new("postern_config_info", help);
-        let exported = IntGaugeVec::new(options, &["hash"]).and_then(|info| {
-            info.with_label_values(&[&*self.hash]).set(1);
-            registry.register(Box::new(info))
-        });
-        if let Err(error) = exported {
+        let about = ["postern_config_info", help];
+        if let Err(error) = register_info(registry, about, "hash", &self.hash) {
             tracing::debug!(%error, "configuration hash not exported");
         }
     }

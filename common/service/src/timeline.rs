@@ -4,8 +4,7 @@
 //! console merge the parts. [`route`] serves the part of a service on its admin listener.
 //!
 //! Input: a [`TimelineQuery`] from a command line or a query string. Output: a [`Timeline`] as text
-//! or JSON. Depends on `config`, `decode`, `exit`,
-//! `http` and `problem`.
+//! or JSON.
 
 mod arguments;
 
@@ -195,9 +194,6 @@ impl TimelineQuery {
 
     /// Decodes a query string: one of `email`, `user`, `request` and `notification`; optional
     /// `since`, `until` (RFC 3339, or a duration before now such as `24h`) and `limit`.
-    ///
-    /// # Errors
-    /// 400 `invalid_request` with every mistake.
     pub fn parse(text: &str, now: Timestamp) -> Result<Self, Problem> {
         const SELECTORS: [&str; 4] = ["email", "user", "request", "notification"];
         let known = [&SELECTORS[..], &["since", "until", "limit"]].concat();

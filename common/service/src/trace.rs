@@ -19,9 +19,6 @@ pub use export::{SpanExport, SpanExportTask};
 /// Creates a tracer and the task that exports its spans, if the configuration has a table
 /// `[tracing]`. `dropped` counts the spans that did not fit into the queue or were not accepted by
 /// the collector.
-///
-/// # Errors
-/// Exit status 64 if the endpoint is not usable.
 pub fn tracer(
     config: Option<&TracingConfig>,
     service: &'static str,

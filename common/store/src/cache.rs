@@ -23,7 +23,6 @@
 //! that guarantees "at most once" binds a value to [`Cache::epoch`].
 //!
 //! Input: keys, values and a time to live. Output: values, or an error if the store is unavailable.
-//! Depends on `circuit_breaker`, `clock`, `exit`, `log_limit` and `problem`.
 
 mod attempts;
 mod epoch;
@@ -80,15 +79,10 @@ impl From<CacheError> for Problem {
     }
 }
 
-// === impl Cache ===
-
 impl Cache {
     /// Opens the cache. Does not connect to Redis: a process starts and runs without its cache, and
     /// answers 503 for requests that need it. Use [`Cache::ping`] for readiness. `clock` expires the
     /// entries of `memory:`; Redis uses its own.
-    ///
-    /// # Errors
-    /// Exit status 64 if the URL names no supported cache.
     pub fn open(url: &str, clock: &Clock) -> Result<Self, Exit> {
         let url = url::parse(url).map_err(|reason| Exit::usage(format!("cache: {reason}")))?;
         let store = match url.server {
@@ -147,9 +141,6 @@ impl Cache {
     }
 
     /// Returns the value of the key.
-    ///
-    /// # Errors
-    /// As [`Cache::set`].
     pub async fn get(&self, key: &str) -> Result<Option<Vec<u8>>, CacheError> {
         let key = self.key(key);
         match &self.0.store {
@@ -159,9 +150,6 @@ impl Cache {
     }
 
     /// Deletes the key and returns whether it existed.
-    ///
-    /// # Errors
-    /// As [`Cache::set`].
     pub async fn delete(&self, key: &str) -> Result<bool, CacheError> {
         let key = self.key(key);
         match &self.0.store {
@@ -222,9 +210,6 @@ impl Cache {
     }
 
     /// Writes a key, for readiness checks: a server that is full or read-only answers PING.
-    ///
-    /// # Errors
-    /// Why it cannot be written.
     pub async fn ping(&self) -> Result<(), String> {
         let CacheStore::Redis(redis) = &self.0.store else {
             return Ok(());
@@ -290,7 +275,7 @@ impl Cache {
 impl std::fmt::Debug for Cache {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match &self.0.store {
-            CacheStore::Memory(memory) => memory.fmt(f),
+            CacheStore::Memory(memory) => write!(f, "memory, entries: {}", memory.entries()),
             CacheStore::Redis(_) => f.write_str(self.label()),
         }
     }

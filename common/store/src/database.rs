@@ -9,8 +9,8 @@
 //! the store and classifies errors. Instants are stored as Unix milliseconds
 //! ([`postern_core::clock::Timestamp`]).
 //!
-//! Input: a URL and SQL of the stores. Output: connections whose statements have deadlines, and rows.
-//! Depends on `clock`, `dependency` and `exit`.
+//! Input: a URL and SQL of the stores. Output: connections whose statements have deadlines, and
+//! rows.
 
 mod failures;
 mod label;
@@ -189,19 +189,12 @@ impl Database {
 
     /// Applies the service's migrations that this binary knows; newer ones stay applied. Any number
     /// of processes may call this concurrently.
-    ///
-    /// # Errors
-    /// Exit status 69 if the store is unavailable, a migration fails, or the schema requires a
-    /// newer binary.
     pub async fn migrate(&self, migrations: &Migrations) -> Result<(), Exit> {
         migrations::run(self, migrations).await
     }
 
     /// Verifies that the schema has all migrations of this binary, and changes nothing. For commands,
     /// which must not migrate a database while a service of an older release uses it.
-    ///
-    /// # Errors
-    /// Exit status 69 if the store is unavailable, lacks a migration, or requires a newer binary.
     pub async fn verify_schema(&self, migrations: &Migrations) -> Result<(), Exit> {
         migrations::verify(self, migrations).await
     }
@@ -277,9 +270,6 @@ impl Database {
     }
 
     /// Corrects a shared clock to that of PostgreSQL; SQLite has none of its own.
-    ///
-    /// # Errors
-    /// The driver's error.
     pub async fn synchronize(&self, clock: &Clock) -> Result<(), sqlx::Error> {
         const NOW: &str = "SELECT (extract(epoch FROM clock_timestamp()) * 1000)::int8";
         if let Self::Postgres(pool) = self {
@@ -292,9 +282,6 @@ impl Database {
 
     /// Returns the clock of what is stored: that of PostgreSQL, which several processes share, or that
     /// of this machine.
-    ///
-    /// # Errors
-    /// Exit code 69 if it is unavailable.
     pub async fn clock(&self, machine: &Clock) -> Result<Clock, Exit> {
         let clock = match self {
             Self::Postgres(_) => machine.shared(),
@@ -336,33 +323,28 @@ impl Database {
     }
 }
 
+/// PostgreSQL's classes and codes of unavailability: 08 connection, 53 resources, 57P operator
+/// intervention, 25006 read-only after a failover, 40001 and 40P01 serialization failure and deadlock,
+/// 55P03 lock not available, 57014 `statement_timeout`, which occurs under load.
+const UNAVAILABLE_CODES: [&str; 8] = [
+    "08", "53", "57P", "25006", "40001", "40P01", "55P03", "57014",
+];
+
 /// Returns whether an error means that the store is unavailable, overloaded or restarting (503,
-/// worth a retry), rather than that the statement is wrong (500).
-///
-/// PostgreSQL classes: 08 connection, 53 resources, 57P operator intervention, 25006 read-only
-/// after a failover, 40001 and 40P01 serialization failure and deadlock, 55P03 lock not available,
-/// 57014 `statement_timeout`, which occurs under load. SQLite: busy, locked, I/O, full, cannot
-/// open.
+/// worth a retry), rather than that the statement is wrong (500): `UNAVAILABLE_CODES`, and SQLite's
+/// busy, locked, I/O, full, cannot open.
 #[must_use]
 pub fn is_unavailable(error: &sqlx::Error) -> bool {
     if let sqlx::Error::Database(database) = error {
         let code = database.code().unwrap_or_default();
-        return if database
-            .try_downcast_ref::<sqlx::sqlite::SqliteError>()
-            .is_some()
-        {
-            // The extended code contains the primary code in its lower byte
-            // (sqlite.org/rescode.html).
-            matches!(
-                code.parse::<u32>().unwrap_or(0) & 0xff,
-                5 | 6 | 8 | 10 | 13 | 14
-            )
-        } else {
-            ["08", "53", "57P"]
-                .iter()
-                .any(|class| code.starts_with(class))
-                || matches!(&*code, "25006" | "40001" | "40P01" | "55P03" | "57014")
-        };
+        let is_sqlite = database.try_downcast_ref::<sqlx::sqlite::SqliteError>();
+        if is_sqlite.is_none() {
+            let mut classes = UNAVAILABLE_CODES.iter();
+            return classes.any(|class| code.starts_with(class));
+        }
+        // The extended code contains the primary code in its lower byte (sqlite.org/rescode.html).
+        let primary = code.parse::<u32>().unwrap_or(0) & 0xff;
+        return matches!(primary, 5 | 6 | 8 | 10 | 13 | 14);
     }
     matches!(
         error,

@@ -15,8 +15,6 @@ pub(crate) const ENVIRONMENT_FILE_NAME: &str = "standalone.env";
 #[derive(Clone, Debug, Default)]
 pub(crate) struct EnvironmentFile(Vec<(String, String)>);
 
-// === impl EnvironmentFile ===
-
 impl EnvironmentFile {
     pub(crate) fn add(&mut self, name: impl Into<String>, value: impl Into<String>) {
         let (name, value) = (name.into(), value.into());

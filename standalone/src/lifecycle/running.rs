@@ -44,7 +44,6 @@ pub(crate) struct Embedded {
     pub(crate) addresses: Addresses,
     pub(crate) environment: EnvironmentFile,
     pub(crate) mailbox: Arc<Mailbox>,
-    /// The one-time link to the console.
     pub(crate) console_link: Secret,
     pub(crate) _folder: DataFolder,
 }
@@ -52,7 +51,6 @@ pub(crate) struct Embedded {
 // === impl ShutdownStage ===
 
 impl ShutdownStage {
-    /// Returns the cancellation token of this stage.
     pub(crate) fn shutdown(&self) -> CancellationToken {
         self.stop.clone()
     }
@@ -151,9 +149,6 @@ impl Running {
     }
 
     /// Runs until `shutdown` is cancelled or a part ends, then stops every part.
-    ///
-    /// # Errors
-    /// Exits with status 69 if a part ended unexpectedly.
     pub async fn run(mut self, shutdown: CancellationToken) -> Result<(), Exit> {
         let ended_part = {
             let stages = self.stages.iter_mut();

@@ -9,7 +9,6 @@ use postern_service::http::bind;
 use postern_service::startup::Listeners;
 use tokio::net::TcpListener;
 
-/// The bound sockets of all parts.
 #[derive(Debug)]
 pub(crate) struct BoundSockets {
     pub(crate) services: ServiceSockets,
@@ -17,7 +16,6 @@ pub(crate) struct BoundSockets {
     pub(crate) console: TcpListener,
 }
 
-/// The sockets of the three services.
 #[derive(Debug)]
 pub(crate) struct ServiceSockets {
     pub(crate) proxy: postern_proxy::Listeners,
@@ -25,14 +23,9 @@ pub(crate) struct ServiceSockets {
     pub(crate) notify: Listeners,
 }
 
-// === impl BoundSockets ===
-
 impl BoundSockets {
     /// Binds `listen` for the gateway and the ports after `base` for the other parts; with `base`
     /// 0, the operating system assigns the ports.
-    ///
-    /// # Errors
-    /// Exits with status 69 and the address if a port is taken.
     pub(crate) async fn bind(listen: SocketAddr, base: u16) -> Result<(Self, Addresses), Exit> {
         let part = async |offset: u16| {
             let offset = if base == 0 { 0 } else { offset };

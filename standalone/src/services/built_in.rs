@@ -50,9 +50,6 @@ pub(crate) fn limit_access_log(folder: &Path) -> Result<(), Exit> {
 
 /// Writes the gateway's file, unless it has been edited: then only the addresses of the last
 /// start, as in `standalone.env`, are replaced by those of this one.
-///
-/// # Errors
-/// Status 69 if the folder is not readable and writable.
 pub(crate) fn update_gateway(folder: &DataFolder, addresses: &Addresses) -> Result<PathBuf, Exit> {
     let (path, built_in_path) = (gateway_path(folder), folder.path().join(BUILT_IN_FILE));
     let built_in = proxy(folder, addresses);
@@ -80,9 +77,6 @@ pub(crate) fn update_gateway(folder: &DataFolder, addresses: &Addresses) -> Resu
 }
 
 /// Reads the gateway's file.
-///
-/// # Errors
-/// Status 64 for an invalid file, or one with a second listener.
 pub(super) fn read_gateway(path: &Path, env: &Env) -> Result<Config, Exit> {
     config::load(path, |root| {
         let config = Config::read(root, env)?;

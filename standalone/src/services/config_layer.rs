@@ -4,7 +4,7 @@
 use std::path::Path;
 
 use postern_core::config::{SourceText, SourceTexts};
-use postern_core::decode::{Mistake, Mistakes, Node, Object, Value, Weight, toml_at};
+use postern_core::decode::{Mistake, Mistakes, Node, Object, Value, toml_at};
 use postern_core::exit::Exit;
 
 /// A configuration tree into which another one can be merged.
@@ -14,13 +14,8 @@ pub(crate) struct ConfigLayer {
     root: Node,
 }
 
-// === impl ConfigLayer ===
-
 impl ConfigLayer {
     /// Parses a built-in file. `name` is used in error messages.
-    ///
-    /// # Errors
-    /// 64, with every mistake.
     pub(crate) fn parse(name: &str, text: &str) -> Result<Self, Exit> {
         let mut sources = SourceTexts::default();
         let root = parse(&mut sources, name, text)?;
@@ -39,9 +34,6 @@ impl ConfigLayer {
 
     /// Merges an operator's file: tables under headers are merged, those of arrays by their `name`
     /// (routes also with those of groups), and other values are replaced. Keys in `fixed` are rejected.
-    ///
-    /// # Errors
-    /// 64, with every mistake.
     pub(crate) fn overlay(mut self, path: &Path, fixed: &[&str]) -> Result<Self, Exit> {
         let name = path.display().to_string();
         let text = std::fs::read_to_string(path)
@@ -53,7 +45,10 @@ impl ConfigLayer {
         let refused = entries
             .iter()
             .filter(|(key, _)| fixed.contains(&key.as_str()));
-        let refused = refused.map(|(key, node)| fixed_key_error(key, node.offset));
+        let refused = refused.map(|(key, node)| {
+            let detail = "cannot be overridden; use --listen and --port";
+            Mistake::unreadable(format!("/{key}"), node.offset, "fixed_field", detail)
+        });
         let refused: Vec<Mistake> = refused.collect();
         if !refused.is_empty() {
             return Err(Exit::usage(self.sources.describe(&refused)));
@@ -70,9 +65,6 @@ impl ConfigLayer {
     }
 
     /// Decodes the resulting configuration.
-    ///
-    /// # Errors
-    /// 64, with every mistake.
     pub(crate) fn read<T>(&self, read: impl FnOnce(&Object<'_>) -> Option<T>) -> Result<T, Exit> {
         let mistakes = Mistakes::default();
         let value = mistakes.object(&self.root, read);
@@ -97,21 +89,6 @@ fn parse(sources: &mut SourceTexts, name: &str, text: &str) -> Result<Node, Exit
 fn has_header(node: &Node, source: &SourceText) -> bool {
     let line = source.line_of(node.offset);
     line.trim_start().starts_with('[') || !line.contains('{')
-}
-
-fn fixed_key_error(key: &str, offset: usize) -> Mistake {
-    Mistake {
-        pointer: format!("/{key}"),
-        offset,
-        weight: Weight::Unacceptable,
-        code: "fixed_field",
-        detail: match key {
-            "include" => "is not supported in overrides: add the tables to this file",
-            _ => "cannot be overridden; use --listen and --port",
-        }
-        .to_owned(),
-        related: None,
-    }
 }
 
 /// Merges the routes that have the name of a route of a group, and removes them from `more`.
@@ -139,7 +116,6 @@ fn merge_grouped_routes(
     }
 }
 
-/// Returns the entries of the groups of routes.
 fn groups_mut(entries: &mut [(String, Node)]) -> impl Iterator<Item = &mut Vec<(String, Node)>> {
     let groups = items_mut(entries, "group").into_iter().flatten();
     groups.filter_map(|group| {

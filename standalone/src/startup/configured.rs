@@ -14,10 +14,6 @@ use crate::services::GatewayServices;
 /// Starts the gateway and both upstreams from `proxy.toml`, `auth.toml`, and `notify.toml` in a
 /// folder, with the environment variables of the separate processes. `listen` replaces the
 /// gateway's first address.
-///
-/// # Errors
-/// Exits as the separate processes do: with status 64 for an invalid file, and with 69 for a port
-/// that is taken or a store that is unavailable.
 pub async fn start_configured(
     folder: &Path,
     listen: Option<SocketAddr>,

@@ -32,10 +32,7 @@ pub struct Options {
     pub clock: Clock,
 }
 
-/// Default port of the gateway.
 pub(crate) const DEFAULT_PORT: u16 = 8500;
-
-// === impl Options ===
 
 impl Options {
     /// Returns the default options for a data folder.
@@ -63,36 +60,26 @@ impl Options {
 }
 
 /// Starts the installation. On return, every part accepts connections and the signing keys exist.
-///
-/// # Errors
-/// Exits with status 64 if `listen` is not a loopback address or a file in `overrides` is invalid,
-/// and with 69 if the folder is not writable or is in use, or a port is taken.
 pub async fn start(options: Options) -> Result<Running, Exit> {
-    let Options {
-        data_dir,
-        listen,
-        port,
-        overrides,
-        access_token_lifetime,
-        clock,
-    } = options;
-    let listen = listen.unwrap_or(SocketAddr::from((Ipv4Addr::LOCALHOST, port)));
+    let (clock, overrides) = (options.clock, options.overrides);
+    let default = SocketAddr::from((Ipv4Addr::LOCALHOST, options.port));
+    let listen = options.listen.unwrap_or(default);
     if !listen.ip().is_loopback() {
         return Err(non_loopback_error(listen));
     }
-    let folder = DataFolder::acquire(&data_dir)?;
+    let folder = DataFolder::acquire(&options.data_dir)?;
     built_in::limit_access_log(folder.path())?;
-    let (sockets, addresses) = BoundSockets::bind(listen, port).await?;
+    let (sockets, addresses) = BoundSockets::bind(listen, options.port).await?;
     let development = Box::pin(DevelopmentServices::build(
         &folder,
         &addresses,
-        access_token_lifetime,
+        options.access_token_lifetime,
         &clock,
     ))
     .await?;
     let link_secret = console::create_link_secret()?;
     let mut environment = environment(&addresses, &folder, &development);
-    console::store_link_secret(&mut environment, &link_secret);
+    environment.add(console::LINK_SECRET, link_secret.expose());
     let file = built_in::update_gateway(&folder, &addresses)?;
     let overridden = overrides.as_ref().map(|folder| folder.join("proxy.toml"));
     let file = overridden.filter(|path| path.exists()).unwrap_or(file);

@@ -35,8 +35,6 @@ pub(super) struct AccessLogFilter {
     until: Timestamp,
 }
 
-// === impl AccessLogFilter ===
-
 impl AccessLogFilter {
     pub(super) fn of(query: &TimelineQuery) -> Self {
         let mut filter = Self {
@@ -71,9 +69,6 @@ impl AccessLogFilter {
 }
 
 /// Reads the selected events. Lines that are not access events are left out.
-///
-/// # Errors
-/// Exit status 69 if the file cannot be read.
 pub(super) fn read_access_log(
     path: &Path,
     filter: &AccessLogFilter,

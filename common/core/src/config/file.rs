@@ -5,7 +5,7 @@ use std::hash::{Hash, Hasher};
 use std::path::Path;
 
 use super::source::{LocatedMistake, SourceTexts};
-use crate::decode::{self, Mistake, Mistakes, Object};
+use crate::decode::{self, Mistakes, Object};
 use crate::exit::Exit;
 
 /// The text of a configuration file.
@@ -15,13 +15,8 @@ pub struct ConfigFile {
     text: String,
 }
 
-// === impl ConfigFile ===
-
 impl ConfigFile {
     /// Reads a file.
-    ///
-    /// # Errors
-    /// Exit status 64 if the file cannot be read.
     pub fn read(path: &Path) -> Result<Self, Exit> {
         let text = std::fs::read_to_string(path)
             .map_err(|error| Exit::usage(format!("{}: cannot read: {error}", path.display())))?;
@@ -52,24 +47,24 @@ impl ConfigFile {
     }
 
     /// Decodes the configuration.
-    ///
-    /// # Errors
-    /// Exit status 64, with one line per mistake: file, line, key and reason.
     pub fn decode<T>(&self, read: impl FnOnce(&Object<'_>) -> Option<T>) -> Result<T, Exit> {
-        self.decode_or(read, |sources, mistakes| {
-            Exit::usage(sources.describe(mistakes))
+        self.check(read).map_err(|mistakes| {
+            let lines: Vec<String> = mistakes.iter().map(ToString::to_string).collect();
+            Exit::usage(lines.join("\n"))
         })
     }
 
     /// Decodes the configuration as [`ConfigFile::decode`] does.
-    ///
-    /// # Errors
-    /// Every mistake with its place.
     pub fn check<T>(
         &self,
         read: impl FnOnce(&Object<'_>) -> Option<T>,
     ) -> Result<T, Vec<LocatedMistake>> {
-        self.decode_or(read, |sources, mistakes| {
+        let mistakes = Mistakes::default();
+        let root = decode::toml(&self.text, &mistakes);
+        let value = root.and_then(|root| mistakes.object(&root, read));
+        mistakes.finish(value).map_err(|mistakes| {
+            let mut sources = SourceTexts::default();
+            sources.push(&self.name, &self.text);
             mistakes.iter().map(|it| sources.locate(it)).collect()
         })
     }
@@ -81,22 +76,7 @@ impl ConfigFile {
         let newlines = self.text.match_indices('\n').map(|(at, _)| at);
         let newlines: Vec<usize> = newlines.collect();
         let line = |offset: &usize| 1 + newlines.partition_point(|newline| newline < offset);
-        let places = offsets.iter();
-        places
-            .map(|offset| (self.name.as_str(), line(offset)))
-            .collect()
-    }
-
-    fn decode_or<T, E>(
-        &self,
-        read: impl FnOnce(&Object<'_>) -> Option<T>,
-        describe: impl FnOnce(&SourceTexts, &[Mistake]) -> E,
-    ) -> Result<T, E> {
-        let mistakes = Mistakes::default();
-        let root = decode::toml(&self.text, &mistakes);
-        let value = root.and_then(|root| mistakes.object(&root, read));
-        mistakes
-            .finish(value)
-            .map_err(|mistakes| describe(&SourceTexts::of(&self.name, &self.text), &mistakes))
+        let place = |offset| (self.name.as_str(), line(offset));
+        offsets.iter().map(place).collect()
     }
 }

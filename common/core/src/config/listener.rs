@@ -2,7 +2,7 @@
 
 use std::net::SocketAddr;
 
-use crate::config::Env;
+use crate::config::{Env, secret};
 use crate::decode::{Field, Node, Object, Value};
 use crate::secret::Secret;
 use crate::settings;
@@ -23,7 +23,7 @@ settings! {
         /// `Host` is refused.
         pub hosts: Vec<String> = [] => |field| field.array(|item| item.typed("name").text(1..=253)),
         /// Bearer token of `/admin/`, at least 32 characters; without it these routes do not exist.
-        pub token as token_env: Option<Secret> = None => |field| read_token(admin, field, env),
+        pub token as token_env: Option<Secret> = None => |field| read_token(field, env),
     }
 }
 
@@ -39,20 +39,13 @@ settings! {
 pub fn read_listen(root: &Object<'_>, default: &'static str) -> SocketAddr {
     let doc = "Listener for clients, exactly one table. Read at start.";
     root.declare("listen", module_path!(), &[doc], "");
-    let entry =
-        |value, name: &str| Value::Object(vec![(name.to_owned(), Node { value, offset: 0 })]);
-    let default = entry(default.into(), "address");
-    let default = Value::Array(vec![Node {
-        value: default,
-        offset: 0,
-    }]);
+    let address = ("address".to_owned(), Node::new(default));
+    let default = Value::Array(vec![Node::new(Value::Object(vec![address]))]);
     root.or_value("listen", default, |field| {
         let addresses = field.array(|item| item.object(read_listener))?;
         if addresses.len() > 1 {
-            return field.fail(
-                "out_of_range",
-                "must be one table: this service has one listener",
-            );
+            let detail = "must be one table: this service has one listener";
+            return field.fail("out_of_range", detail);
         }
         addresses.first().copied()
     })
@@ -81,21 +74,13 @@ fn read_address(admin: &Object<'_>, default: Option<&'static str>) -> Option<Soc
     }
 }
 
-/// Reads the variable with the secret.
-fn read_token(admin: &Object<'_>, field: Field<'_>, env: &Env) -> Option<Secret> {
-    let variable = field.typed("variable").text(1..=128)?;
-    match env.required_secret(&variable) {
-        Ok(token) if token.expose().len() >= MIN_TOKEN_BYTES => Some(token),
-        Ok(_) => {
-            let detail = format!("{variable} must have at least {MIN_TOKEN_BYTES} characters");
-            admin.fail("invalid_length", detail);
-            None
-        }
-        Err(detail) => {
-            admin.fail("invalid_secret", detail);
-            None
-        }
+fn read_token(field: Field<'_>, env: &Env) -> Option<Secret> {
+    let token = secret(field, env)?;
+    if token.expose().len() >= MIN_TOKEN_BYTES {
+        return Some(token);
     }
+    let detail = format!("must name a secret of at least {MIN_TOKEN_BYTES} characters");
+    field.fail("invalid_length", detail)
 }
 
 #[cfg(test)]

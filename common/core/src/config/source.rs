@@ -36,14 +36,6 @@ pub struct LocatedMistake {
 // === impl SourceTexts ===
 
 impl SourceTexts {
-    /// Returns one text.
-    #[must_use]
-    pub fn of(name: &str, text: &str) -> Self {
-        let mut all = Self::default();
-        all.push(name, text);
-        all
-    }
-
     /// Adds a text. Returns the offset of its first byte, by which the offsets of its nodes must be
     /// increased.
     pub fn push(&mut self, name: &str, text: &str) -> usize {

@@ -1,6 +1,6 @@
 //! What readers accept, recorded while they read: the source of JSON schemas.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 use serde_json::Value as Json;
 
@@ -38,7 +38,6 @@ pub(crate) struct Declaration {
     pub(crate) meaning: String,
     /// The default in words; empty if there is none, or if it is a value.
     pub(crate) default_words: &'static str,
-    /// The default as a value of the file.
     pub(crate) default: Option<Value>,
 }
 
@@ -99,12 +98,5 @@ impl AcceptedFields {
             }
             None => forms.push(form),
         }
-    }
-
-    /// Returns the paths of all fields: `listen[].tls.key` for a list of objects,
-    /// `upstream.NAME.addresses` where the key is user-defined.
-    pub(super) fn paths(&self) -> BTreeSet<String> {
-        let is_field = |path: &&String| !path.is_empty() && !path.ends_with("[]");
-        self.0.keys().filter(is_field).cloned().collect()
     }
 }

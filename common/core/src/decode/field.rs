@@ -24,10 +24,10 @@ pub struct Field<'a> {
     pub(super) mistakes: &'a Mistakes,
 }
 
+const URL_EXPECTED: &str = "must be an absolute http or https URL";
+
 /// The detail of text that PostgreSQL refuses.
 pub const NO_NUL: &str = "must not contain a NUL character";
-
-// === impl Field ===
 
 impl<'a> Field<'a> {
     /// Returns the raw value.
@@ -50,45 +50,30 @@ impl<'a> Field<'a> {
 
     /// Records an unreadable field (400). Returns `None`, so that a reader can return the result.
     pub fn fail<T>(&self, code: &'static str, detail: impl Into<String>) -> Option<T> {
-        self.record(Weight::Unreadable, code, detail.into())
+        self.record(Weight::Unreadable, code, detail)
     }
 
     /// Records a field that is readable but not acceptable (422). Returns `None`.
     pub fn reject<T>(&self, code: &'static str, detail: impl Into<String>) -> Option<T> {
-        self.record(Weight::Unacceptable, code, detail.into())
+        self.record(Weight::Unacceptable, code, detail)
     }
 
-    /// Records an unreadable field (400) that contradicts an earlier value, whose offset is `with`.
-    /// Returns `None`.
-    pub fn conflict<T>(
-        &self,
-        code: &'static str,
-        detail: impl Into<String>,
-        with: usize,
-    ) -> Option<T> {
-        self.record_with(Weight::Unreadable, code, detail.into(), Some(with))
+    /// Records an unreadable field (400) that contradicts an earlier value, whose offset is `with`. Returns `None`.
+    pub fn conflict<T>(&self, code: &'static str, detail: String, with: usize) -> Option<T> {
+        let mistake = Mistake::unreadable(self.at.pointer(), self.node.offset, code, detail);
+        let related = Some(with);
+        self.mistakes.note(Mistake { related, ..mistake });
+        None
     }
 
-    fn record<T>(&self, weight: Weight, code: &'static str, detail: String) -> Option<T> {
-        self.record_with(weight, code, detail, None)
-    }
-
-    fn record_with<T>(
+    fn record<T>(
         &self,
         weight: Weight,
         code: &'static str,
-        detail: String,
-        related: Option<usize>,
+        detail: impl Into<String>,
     ) -> Option<T> {
-        let pointer = self.at.pointer();
-        self.mistakes.note(Mistake {
-            pointer,
-            offset: self.node.offset,
-            weight,
-            code,
-            detail,
-            related,
-        });
+        let mistake = Mistake::unreadable(self.at.pointer(), self.node.offset, code, detail);
+        self.mistakes.note(Mistake { weight, ..mistake });
         None
     }
 
@@ -224,23 +209,19 @@ impl<'a> Field<'a> {
     pub fn number(&self, range: RangeInclusive<f64>) -> Option<f64> {
         let (min, max) = (range.start(), range.end());
         self.accept(|| json!({ "type": "number", "minimum": min, "maximum": max }));
-        let number = self.any_number()?;
+        let number = match self.node.value {
+            Value::Integer(number) => number as f64,
+            Value::Float(number) => number,
+            Value::Null
+            | Value::Bool(_)
+            | Value::String(_)
+            | Value::Array(_)
+            | Value::Object(_) => return self.mistyped("a number"),
+        };
         if range.contains(&number) {
             return Some(number);
         }
         self.fail("out_of_range", format!("must be {min} to {max}"))
-    }
-
-    fn any_number(&self) -> Option<f64> {
-        #[expect(clippy::cast_precision_loss, reason = "settings are far below 2^53")]
-        if let Value::Integer(number) = self.node.value {
-            return Some(number as f64);
-        }
-        if let Value::Float(number) = self.node.value {
-            Some(number)
-        } else {
-            self.mistyped("a number")
-        }
     }
 
     /// Reads a nested object. Fields that `read` does not take are recorded as unknown.
@@ -325,20 +306,13 @@ impl<'a> Field<'a> {
 
     /// Reads one of a closed set of names.
     pub fn one_of<T: Copy>(&self, choices: &[(&str, T)]) -> Option<T> {
-        let text = self.string_as(|| {
-            let names: Vec<&str> = choices.iter().map(|(word, _)| *word).collect();
-            json!({ "enum": names })
-        })?;
-        match choices.iter().find(|(word, _)| *word == text) {
-            Some((_, choice)) => Some(*choice),
-            None => {
-                let names: Vec<&str> = choices.iter().map(|(word, _)| *word).collect();
-                self.fail(
-                    "invalid_choice",
-                    format!("must be one of {}", names.join(", ")),
-                )
-            }
-        }
+        let names = || choices.iter().map(|(word, _)| *word).collect::<Vec<_>>();
+        let text = self.string_as(|| json!({ "enum": names() }))?;
+        let found = choices.iter().find(|(word, _)| *word == text);
+        found.map(|(_, choice)| *choice).or_else(|| {
+            let detail = format!("must be one of {}", names().join(", "));
+            self.fail("invalid_choice", detail)
+        })
     }
 
     /// Reads an RFC 3339 timestamp.
@@ -352,12 +326,8 @@ impl<'a> Field<'a> {
     pub fn duration(&self) -> Option<Duration> {
         let pattern = "^[0-9]+(ms|s|m|h|d)$";
         let text = self.string_as(|| json!({ "type": "string", "pattern": pattern }))?;
-        parse_duration(text).or_else(|| {
-            self.fail(
-                "invalid_format",
-                "must be a duration such as 250ms, 30s, 5m, 1h or 7d",
-            )
-        })
+        let detail = "must be a duration such as 250ms, 30s, 5m, 1h or 7d";
+        parse_duration(text).or_else(|| self.fail("invalid_format", detail))
     }
 
     /// Reads a size in bytes such as `512`, `64KiB`, `10MiB` or `1GiB`.
@@ -380,30 +350,23 @@ impl<'a> Field<'a> {
     /// Reads an absolute `http` or `https` URL without a user name and password.
     pub fn url(&self) -> Option<Url> {
         let text = self.string_as(|| json!({ "type": "string", "pattern": "^https?://" }))?;
-        let Some(url) = Url::parse(text)
-            .ok()
-            .filter(|url| matches!(url.scheme(), "http" | "https"))
-        else {
-            return self.fail("invalid_format", "must be an absolute http or https URL");
+        let detail = match Url::parse(text) {
+            Ok(url) if !matches!(url.scheme(), "http" | "https") => URL_EXPECTED,
+            Ok(url) if !url.username().is_empty() || url.password().is_some() => {
+                "must be a URL without user information (user:password@)"
+            }
+            Ok(url) => return Some(url),
+            Err(_) => URL_EXPECTED,
         };
-        if !url.username().is_empty() || url.password().is_some() {
-            return self.fail(
-                "invalid_format",
-                "must be a URL without user information (user:password@)",
-            );
-        }
-        Some(url)
+        self.fail("invalid_format", detail)
     }
 
     /// Reads an IP address with a port, such as `127.0.0.1:8500` or `[::1]:8500`.
     pub fn socket_addr(&self) -> Option<SocketAddr> {
         let text = self.string_as(|| json!({ "type": "string", "pattern": "^.+:[0-9]+$" }))?;
-        text.parse().ok().or_else(|| {
-            self.fail(
-                "invalid_format",
-                "must be an IP address with a port, such as 127.0.0.1:8500",
-            )
-        })
+        let detail = "must be an IP address with a port, such as 127.0.0.1:8500";
+        let address = text.parse().ok();
+        address.or_else(|| self.fail("invalid_format", detail))
     }
 }
 

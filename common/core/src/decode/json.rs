@@ -5,7 +5,7 @@ use std::fmt;
 
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 
-use super::mistake::{Mistake, Mistakes, Weight};
+use super::mistake::{Mistake, Mistakes};
 use super::{Node, Value};
 
 /// Parses strict JSON (RFC 8259) in UTF-8. A name that occurs twice in one object is a mistake,
@@ -23,18 +23,10 @@ pub fn json(text: &[u8], mistakes: &Mistakes) -> Option<Node> {
     match parsed {
         Ok(node) => Some(node),
         Err(error) => {
-            mistakes.note(Mistake {
-                pointer: String::new(),
-                offset: 0,
-                weight: Weight::Unreadable,
-                code: "invalid_json",
-                detail: format!(
-                    "not valid JSON at line {} column {}",
-                    error.line(),
-                    error.column()
-                ),
-                related: None,
-            });
+            let (line, column) = (error.line(), error.column());
+            let detail = format!("not valid JSON at line {line} column {column}");
+            let mistake = Mistake::unreadable(String::new(), 0, "invalid_json", detail);
+            mistakes.note(mistake);
             None
         }
     }
@@ -64,7 +56,6 @@ struct SeenNames(HashSet<String>);
 const LINEAR_SEARCH_LIMIT: usize = 16;
 
 impl SeenNames {
-    /// Returns whether no entry has this name.
     fn is_new(&mut self, name: &str, entries: &[(String, Node)]) -> bool {
         if entries.len() < LINEAR_SEARCH_LIMIT {
             return entries.iter().all(|(known, _)| known != name);
@@ -85,10 +76,6 @@ impl<'de> DeserializeSeed<'de> for NodeSeed<'_> {
     }
 }
 
-fn node(value: Value) -> Node {
-    Node { value, offset: 0 }
-}
-
 impl<'de> Visitor<'de> for NodeSeed<'_> {
     type Value = Node;
 
@@ -97,31 +84,27 @@ impl<'de> Visitor<'de> for NodeSeed<'_> {
     }
 
     fn visit_unit<E: Error>(self) -> Result<Node, E> {
-        Ok(node(Value::Null))
+        Ok(Node::new(Value::Null))
     }
 
     fn visit_bool<E: Error>(self, flag: bool) -> Result<Node, E> {
-        Ok(node(Value::Bool(flag)))
+        Ok(Node::new(Value::Bool(flag)))
     }
 
     fn visit_i64<E: Error>(self, number: i64) -> Result<Node, E> {
-        Ok(node(Value::Integer(number.into())))
+        Ok(Node::new(Value::Integer(number.into())))
     }
 
     fn visit_u64<E: Error>(self, number: u64) -> Result<Node, E> {
-        Ok(node(Value::Integer(number.into())))
+        Ok(Node::new(Value::Integer(number.into())))
     }
 
     fn visit_f64<E: Error>(self, number: f64) -> Result<Node, E> {
-        Ok(node(Value::Float(number)))
+        Ok(Node::new(Value::Float(number)))
     }
 
     fn visit_str<E: Error>(self, text: &str) -> Result<Node, E> {
-        Ok(node(Value::String(text.to_owned())))
-    }
-
-    fn visit_string<E: Error>(self, text: String) -> Result<Node, E> {
-        Ok(node(Value::String(text)))
+        Ok(Node::new(Value::String(text.to_owned())))
     }
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut items: A) -> Result<Node, A::Error> {
@@ -136,7 +119,7 @@ impl<'de> Visitor<'de> for NodeSeed<'_> {
             self.pointer.truncate(length);
             match next {
                 Some(item) => list.push(item),
-                None => return Ok(node(Value::Array(list))),
+                None => return Ok(Node::new(Value::Array(list))),
             }
         }
     }
@@ -154,17 +137,13 @@ impl<'de> Visitor<'de> for NodeSeed<'_> {
             if names.is_new(&name, &object) {
                 object.push((name, value));
             } else if !self.mistakes.is_full() {
-                self.mistakes.note(Mistake {
-                    pointer: self.pointer.clone(),
-                    offset: 0,
-                    weight: Weight::Unreadable,
-                    code: "duplicate_field",
-                    detail: "this name occurs twice in one object".to_owned(),
-                    related: None,
-                });
+                let (pointer, detail) =
+                    (self.pointer.clone(), "this name occurs twice in one object");
+                let mistake = Mistake::unreadable(pointer, 0, "duplicate_field", detail);
+                self.mistakes.note(mistake);
             }
             self.pointer.truncate(length);
         }
-        Ok(node(Value::Object(object)))
+        Ok(Node::new(Value::Object(object)))
     }
 }

@@ -1,7 +1,6 @@
 //! The mistakes found in a text, with their locations.
 
 use std::cell::RefCell;
-use std::collections::BTreeSet;
 
 use super::accepted::AcceptedFields;
 use super::path::ValuePath;
@@ -20,8 +19,7 @@ pub struct Mistake {
     pub code: &'static str,
     /// One sentence that explains the mistake, never with the value of a secret.
     pub detail: String,
-    /// Byte offset of another value that the mistake refers to, such as the first one of two with
-    /// the same name.
+    /// Offset of the value that this one contradicts.
     pub related: Option<usize>,
 }
 
@@ -34,7 +32,25 @@ pub enum Weight {
     Unreadable,
 }
 
-/// Maximum number of recorded mistakes.
+impl Mistake {
+    /// Creates the mistake of an unreadable value.
+    pub fn unreadable(
+        pointer: String,
+        offset: usize,
+        code: &'static str,
+        detail: impl Into<String>,
+    ) -> Self {
+        Self {
+            pointer,
+            offset,
+            weight: Weight::Unreadable,
+            code,
+            detail: detail.into(),
+            related: None,
+        }
+    }
+}
+
 const MAX_MISTAKES: usize = 100;
 
 /// The code of a field that no reader knows.
@@ -72,13 +88,6 @@ impl Mistakes {
             probes: true,
             ..Self::recording_fields()
         }
-    }
-
-    /// Returns the fields that readers have asked for, as paths: `listen[].tls.key` for a list of
-    /// objects, `upstream.NAME.addresses` where the key is user-defined.
-    #[must_use]
-    pub fn known_fields(&self) -> BTreeSet<String> {
-        self.accepted_fields().paths()
     }
 
     /// Returns what readers have accepted so far.
@@ -136,9 +145,6 @@ impl Mistakes {
     }
 
     /// Returns the value if it was read and no mistake was recorded.
-    ///
-    /// # Errors
-    /// Returns every mistake, in the order of the text as far as it is known.
     pub fn finish<T>(self, value: Option<T>) -> Result<T, Vec<Mistake>> {
         let mut all = self.noted.into_inner();
         match value {

@@ -23,8 +23,6 @@ pub struct Object<'a> {
     pub(super) lent: RefCell<Vec<&'static str>>,
 }
 
-// === impl Object ===
-
 impl Object<'_> {
     /// Reads a required field. A missing one is recorded (400).
     pub fn required<T>(
@@ -33,9 +31,9 @@ impl Object<'_> {
         read: impl FnOnce(Field<'_>) -> Option<T>,
     ) -> Option<T> {
         let found = self.field(name);
-        self.note_required(name);
+        self.note(name, |field| field.required += 1);
         if found.is_none() {
-            self.fail_field(name, self.offset, "missing_field", "is required".to_owned());
+            self.fail_field(name, self.offset, "missing_field", "is required");
         }
         found.and_then(read)
     }
@@ -61,9 +59,6 @@ impl Object<'_> {
 
     /// Reads a field with a default that is written as in the text. An invalid value is recorded and
     /// yields the default as well.
-    ///
-    /// # Panics
-    /// If `read` refuses the default.
     pub fn or_value<T>(
         &self,
         name: &'static str,
@@ -155,7 +150,7 @@ impl Object<'_> {
         detail: &str,
         read: impl FnMut(Field<'_>) -> Option<T>,
     ) -> Vec<T> {
-        self.note_required(name);
+        self.note(name, |field| field.required += 1);
         match self.field(name) {
             Some(field) if !field.is_empty_array() => field.array_of(1, read).unwrap_or_default(),
             Some(_) | None => {
@@ -211,14 +206,8 @@ impl Object<'_> {
 
     /// Records an unreadable object (400), such as two fields that exclude each other.
     pub fn fail(&self, code: &'static str, detail: impl Into<String>) {
-        self.mistakes.note(Mistake {
-            pointer: self.at.pointer(),
-            offset: self.offset,
-            weight: Weight::Unreadable,
-            code,
-            detail: detail.into(),
-            related: None,
-        });
+        let mistake = Mistake::unreadable(self.at.pointer(), self.offset, code, detail);
+        self.mistakes.note(mistake);
     }
 
     /// Records an unacceptable value (422) below this object, found after reading. `path` names the
@@ -226,14 +215,9 @@ impl Object<'_> {
     /// nearest existing ancestor.
     pub fn fail_at(&self, path: &str, code: &'static str, detail: impl Into<String>) {
         let (pointer, offset) = self.nearest(path);
-        let detail = detail.into();
         self.mistakes.note(Mistake {
-            pointer,
-            offset,
             weight: Weight::Unacceptable,
-            code,
-            detail,
-            related: None,
+            ..Mistake::unreadable(pointer, offset, code, detail)
         });
     }
 
@@ -322,17 +306,11 @@ impl Object<'_> {
     }
 
     /// Records an unreadable field (400).
-    fn fail_field(&self, name: &str, offset: usize, code: &'static str, detail: String) {
+    fn fail_field(&self, name: &str, offset: usize, code: &'static str, detail: impl Into<String>) {
         let mut pointer = self.at.pointer();
         push_segment(&mut pointer, name);
-        self.mistakes.note(Mistake {
-            pointer,
-            offset,
-            weight: Weight::Unreadable,
-            code,
-            detail,
-            related: None,
-        });
+        let mistake = Mistake::unreadable(pointer, offset, code, detail);
+        self.mistakes.note(mistake);
     }
 
     /// Records a mistake (400) with this code and detail if the field is present. The message is
@@ -351,21 +329,9 @@ impl Object<'_> {
         self.entry(name).is_some()
     }
 
-    /// Changes the record of a field.
     fn note(&self, name: &str, change: impl FnOnce(&mut AcceptedField)) {
         if let Some(recorded) = &self.mistakes.accepted {
             change(recorded.borrow_mut().note_field(self.path_of(name)));
-        }
-    }
-
-    fn note_required(&self, name: &str) {
-        self.note(name, |field| field.required += 1);
-    }
-
-    fn record_known(&self, known: &[&'static str]) {
-        for name in known {
-            let name = if *name == ANY_NAME { "NAME" } else { name };
-            self.note(name, |_| {});
         }
     }
 
@@ -378,7 +344,10 @@ impl Object<'_> {
     /// Records as unknown (400) every field that was not requested.
     pub(super) fn record_unknown_fields(&self) {
         let mut known = self.known.borrow_mut();
-        self.record_known(&known);
+        for name in &*known {
+            let name = if *name == ANY_NAME { "NAME" } else { name };
+            self.note(name, |_| {});
+        }
         known.extend(self.lent.borrow().iter());
         if known.contains(&ANY_NAME) {
             return;
@@ -427,19 +396,7 @@ fn is_first(path: &str, name: &str) -> bool {
 /// fewer than four bytes is similar to no name, because two edits may replace most of it.
 #[must_use]
 pub fn is_similar(left: &str, right: &str) -> bool {
-    if left.len().abs_diff(right.len()) > 2 || left.len() < 4 {
-        return false;
-    }
-    let (left, right): (Vec<char>, Vec<char>) = (left.chars().collect(), right.chars().collect());
-    let mut row: Vec<usize> = (0..=right.len()).collect();
-    for (i, a) in left.iter().enumerate() {
-        let mut diagonal = row[0];
-        row[0] = i + 1;
-        for (j, b) in right.iter().enumerate() {
-            let substitute = diagonal + usize::from(a != b);
-            diagonal = row[j + 1];
-            row[j + 1] = substitute.min(row[j] + 1).min(diagonal + 1);
-        }
-    }
-    row[right.len()] <= 2
+    left.len().abs_diff(right.len()) <= 2
+        && left.len() >= 4
+        && strsim::levenshtein(left, right) <= 2
 }

@@ -20,8 +20,6 @@ pub(super) enum PathSegment<'a> {
     Index(usize),
 }
 
-// === impl ValuePath ===
-
 impl<'a> ValuePath<'a> {
     pub(super) fn root() -> Self {
         Self {
@@ -43,7 +41,8 @@ impl<'a> ValuePath<'a> {
         pointer
     }
 
-    /// Returns the path as [`Mistakes::known_fields`](super::Mistakes::known_fields) writes it.
+    /// Returns the path in records of accepted fields: `listen[].tls.key` for a list of objects,
+    /// `upstream.NAME.addresses` where the key is user-defined.
     pub(super) fn path(&self) -> String {
         let parent = self.recorded_below.or(self.parent);
         let parent = parent.map(ValuePath::path).unwrap_or_default();

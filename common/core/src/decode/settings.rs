@@ -47,12 +47,9 @@
 use super::{Mistakes, Node, Object, Value};
 
 /// Returns the settings of an empty table.
-///
-/// # Panics
-/// If one of them is required.
 pub fn defaults<T>(read: impl FnOnce(&Object<'_>) -> Option<T>) -> T {
-    let (mistakes, value) = (Mistakes::default(), Value::Object(Vec::new()));
-    let settings = mistakes.object(&Node { value, offset: 0 }, read);
+    let root = Node::new(Value::Object(Vec::new()));
+    let settings = Mistakes::default().object(&root, read);
     settings.expect("every setting has a default")
 }
 

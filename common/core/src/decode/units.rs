@@ -2,7 +2,6 @@
 
 use std::time::Duration;
 
-/// Splits text into a number and its unit.
 fn split_number(text: &str) -> Option<(u64, &str)> {
     let end = text
         .find(|character: char| !character.is_ascii_digit())

@@ -13,8 +13,6 @@ pub const ASSUMED_IDENTITY: [(&str, &str); 6] = [
     ("IDP_SERVICE_ACCOUNT_PASSWORD", "assumed-password"),
 ];
 
-// === impl IdentityConfig ===
-
 impl IdentityConfig {
     /// Returns the names of the [`ASSUMED_IDENTITY`] settings that the configuration was read with.
     #[must_use]

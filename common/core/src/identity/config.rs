@@ -35,34 +35,6 @@ settings! {
     }
 }
 
-/// The settings of a process.
-struct IdentitySettings {
-    region: String,
-    endpoint: Option<Url>,
-    trust: TrustConfig,
-    service_account: Option<ServiceAccount>,
-}
-
-/// The table and the variables of one pool.
-struct PoolKeyNames {
-    table: &'static str,
-    pool_id: &'static str,
-    client_id: &'static str,
-    client_secret: &'static str,
-}
-
-const ACTOR_KEYS: PoolKeyNames = PoolKeyNames {
-    table: "actor",
-    pool_id: "IDP_ACTOR_POOL_ID",
-    client_id: "IDP_ACTOR_CLIENT_ID",
-    client_secret: "IDP_ACTOR_CLIENT_SECRET",
-};
-const SERVICE_KEYS: PoolKeyNames = PoolKeyNames {
-    table: "service",
-    pool_id: "IDP_SERVICE_POOL_ID",
-    client_id: "IDP_SERVICE_CLIENT_ID",
-    client_secret: "IDP_SERVICE_CLIENT_SECRET",
-};
 const USERNAME_VARIABLE: &str = "IDP_SERVICE_ACCOUNT_USERNAME";
 const PASSWORD_VARIABLE: &str = "IDP_SERVICE_ACCOUNT_PASSWORD";
 const ENDPOINT_VARIABLE: &str = "AWS_ENDPOINT_URL_COGNITO_IDENTITY_PROVIDER";
@@ -73,15 +45,16 @@ impl IdentityConfig {
     /// Reads the table `[identity]` of `root` and the environment. Returns `None` if a setting is
     /// missing or wrong; every mistake is recorded with its key and variable.
     pub fn read(root: &Object<'_>, env: &Env) -> Option<Self> {
-        let read = IdentitySettings::read(root, env, true)?;
+        let resolver = SettingsResolver::new(root, env, true);
+        let (trust, service_account) = resolver.read()?;
         Some(Self {
-            region: read.region,
-            endpoint: read.endpoint,
-            actor: read.trust.actor?,
-            service: read.trust.service?,
-            issuers: read.trust.issuers,
-            token_limits: read.trust.token_limits,
-            service_account: read.service_account,
+            region: resolver.region,
+            endpoint: resolver.endpoint,
+            actor: trust.actor?,
+            service: trust.service?,
+            issuers: trust.issuers,
+            token_limits: trust.token_limits,
+            service_account,
         })
     }
 }
@@ -92,64 +65,9 @@ impl TrustConfig {
     /// Reads the settings as [`IdentityConfig::read`] does. A pool exists if the file has its table
     /// or the environment one of its ids; then it must be complete.
     pub fn read(root: &Object<'_>, env: &Env) -> Option<Self> {
-        Some(IdentitySettings::read(root, env, false)?.trust)
+        let (trust, _account) = SettingsResolver::new(root, env, false).read()?;
+        Some(trust)
     }
-}
-
-// === impl IdentitySettings ===
-
-impl IdentitySettings {
-    fn read(root: &Object<'_>, env: &Env, needs_pools: bool) -> Option<Self> {
-        root.declare("identity", module_path!(), &[], "");
-        let from_file = root.or_empty("identity", |field| field.object(FileIdentity::read));
-        let from_file = from_file.unwrap_or_else(|| defaults(FileIdentity::read));
-        let region = env.get("CLOUD_REGION").unwrap_or("us-west-2").to_owned();
-        // An invalid URL is recorded, and reading continues to find other mistakes.
-        let endpoint = env.get(ENDPOINT_VARIABLE);
-        let endpoint = endpoint.and_then(|text| endpoint_from_env(root, text));
-        let resolver = SettingsResolver {
-            root,
-            env,
-            region: &region,
-            endpoint: endpoint.as_ref(),
-            needs_pools,
-        };
-        let actor = resolver.pool(&ACTOR_KEYS, from_file.actor);
-        let service = resolver.pool(&SERVICE_KEYS, from_file.service);
-        let account = resolver.account();
-        let (actor, service, service_account) = (actor?, service?, account?);
-        let pools = [&actor, &service].map(|pool| pool.as_ref().map(|pool| &pool.issuer));
-        let aliases = [&actor, &service].map(|pool| pool.as_ref()?.issuer_alias.as_ref());
-        if pools[0].is_some() && (pools[0] == pools[1] || pools[0] == aliases[1]) {
-            let detail = "identity.actor and identity.service are the same pool; the pool of a token decides its kind";
-            root.fail("same_pool", detail);
-            return None;
-        }
-        let known = pools.into_iter().chain(aliases).flatten();
-        if !issuer::check(root, known, &from_file.issuers) {
-            return None;
-        }
-        Some(Self {
-            region,
-            endpoint,
-            trust: TrustConfig {
-                actor,
-                service,
-                issuers: from_file.issuers,
-                token_limits: from_file.limits,
-            },
-            service_account,
-        })
-    }
-}
-
-fn endpoint_from_env(root: &Object<'_>, text: &str) -> Option<Url> {
-    let url = http_url(text);
-    if url.is_none() {
-        let detail = format!("{ENDPOINT_VARIABLE} must be an absolute http or https URL");
-        root.fail("invalid_format", detail);
-    }
-    url
 }
 
 /// Reads an issuer, which is compared with `iss` byte for byte. It must be a URL unless `jwks_url`
@@ -194,26 +112,75 @@ pub fn partition_domain(region: &str) -> &'static str {
 struct SettingsResolver<'a> {
     root: &'a Object<'a>,
     env: &'a Env,
-    region: &'a str,
-    endpoint: Option<&'a Url>,
+    region: String,
+    endpoint: Option<Url>,
     needs_pools: bool,
 }
 
 // === impl SettingsResolver ===
 
-impl SettingsResolver<'_> {
-    /// Returns `Some(None)` for a pool that is not configured and not needed, and `None` if its
-    /// settings are incomplete.
-    fn pool(&self, names: &PoolKeyNames, from_file: Option<FilePool>) -> Option<Option<Pool>> {
-        let mut ids = [names.pool_id, names.client_id].into_iter();
+impl<'a> SettingsResolver<'a> {
+    fn new(root: &'a Object<'a>, env: &'a Env, needs_pools: bool) -> Self {
+        let endpoint = env.get(ENDPOINT_VARIABLE);
+        let url = endpoint.and_then(http_url);
+        // It is recorded, and reading continues to find other mistakes.
+        if endpoint.is_some() && url.is_none() {
+            let detail = format!("{ENDPOINT_VARIABLE} must be an absolute http or https URL");
+            root.fail("invalid_format", detail);
+        }
+        Self {
+            root,
+            env,
+            region: env.get("CLOUD_REGION").unwrap_or("us-west-2").to_owned(),
+            endpoint: url,
+            needs_pools,
+        }
+    }
+
+    fn read(&self) -> Option<(TrustConfig, Option<ServiceAccount>)> {
+        let root = self.root;
+        root.declare("identity", module_path!(), &[], "");
+        let from_file = root.or_empty("identity", |field| field.object(FileIdentity::read));
+        let from_file = from_file.unwrap_or_else(|| defaults(FileIdentity::read));
+        let actor = self.pool("actor", from_file.actor);
+        let service = self.pool("service", from_file.service);
+        let account = self.account();
+        let (actor, service, account) = (actor?, service?, account?);
+        let pools = [&actor, &service].map(|pool| pool.as_ref().map(|pool| &pool.issuer));
+        let aliases = [&actor, &service].map(|pool| pool.as_ref()?.issuer_alias.as_ref());
+        if pools[0].is_some() && (pools[0] == pools[1] || pools[0] == aliases[1]) {
+            let detail = "identity.actor and identity.service are the same pool; the pool of a token decides its kind";
+            root.fail("same_pool", detail);
+            return None;
+        }
+        let known = pools.into_iter().chain(aliases).flatten();
+        if !issuer::check(root, known, &from_file.issuers) {
+            return None;
+        }
+        let trust = TrustConfig {
+            actor,
+            service,
+            issuers: from_file.issuers,
+            token_limits: from_file.limits,
+        };
+        Some((trust, account))
+    }
+
+    /// Reads the pool of a table and of its variables, such as `IDP_ACTOR_POOL_ID`. Returns
+    /// `Some(None)` for one that is not configured and not needed, and `None` if its settings are
+    /// incomplete.
+    fn pool(&self, table: &str, from_file: Option<FilePool>) -> Option<Option<Pool>> {
+        let prefix = table.to_ascii_uppercase();
+        let variables = ["POOL_ID", "CLIENT_ID", "CLIENT_SECRET"];
+        let variables = variables.map(|name| format!("IDP_{prefix}_{name}"));
+        let mut ids = variables[..2].iter();
         if !self.needs_pools && from_file.is_none() && !ids.any(|name| self.env.get(name).is_some())
         {
             return Some(None);
         }
         let from_file = from_file.unwrap_or_default();
-        let pool_id = self.required(names.pool_id);
-        let client_id = self.required(names.client_id);
-        let client_secret = self.env.optional_secret(self.root, names.client_secret);
+        let (pool_id, client_id) = (self.required(&variables[0]), self.required(&variables[1]));
+        let client_secret = self.env.optional_secret(self.root, &variables[2]);
         let (pool_id, client_id, client_secret) = (pool_id?, client_id?, client_secret?);
         let forms = self.issuers(&pool_id);
         let issuer = from_file.issuer.unwrap_or_else(|| forms[0].clone());
@@ -223,7 +190,7 @@ impl SettingsResolver<'_> {
         };
         let jwks_url = match from_file.jwks_url {
             Some(url) => url,
-            None => self.jwks_url(names.table, &issuer)?,
+            None => self.jwks_url(table, &issuer)?,
         };
         Some(Some(Pool {
             pool_id,
@@ -267,11 +234,11 @@ impl SettingsResolver<'_> {
     /// Returns the values of `iss` that Cognito writes, the original and the updated one
     /// (`IssuerConfigurationType` in its API reference), or that of the endpoint.
     fn issuers(&self, pool_id: &str) -> Vec<String> {
-        if let Some(endpoint) = self.endpoint {
+        if let Some(endpoint) = &self.endpoint {
             let endpoint = endpoint.as_str().trim_end_matches('/');
             return vec![format!("{endpoint}/{pool_id}")];
         }
-        let domain = partition_domain(self.region);
+        let domain = partition_domain(&self.region);
         let form = |host| format!("https://{host}.{}.{domain}/{pool_id}", self.region);
         ["cognito-idp", "issuer-cognito-idp"].map(form).into()
     }

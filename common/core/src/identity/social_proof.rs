@@ -66,9 +66,6 @@ pub struct SocialAccount {
 
 impl SocialProofKey {
     /// Parses the key: 32 random bytes in Base64.
-    ///
-    /// # Errors
-    /// As [`parse_key`].
     pub fn parse(text: &str) -> Result<Self, KeyTextError> {
         parse_key(text).map(Self)
     }

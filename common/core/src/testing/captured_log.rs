@@ -24,8 +24,6 @@ static SECOND_SUBSCRIBER: LazyLock<Dispatch> = LazyLock::new(|| {
 #[derive(Clone, Debug, Default)]
 pub struct CapturedLog(Arc<Mutex<Vec<u8>>>);
 
-// === impl CapturedLog ===
-
 impl CapturedLog {
     /// Starts to capture events of every level, until the guard is dropped. A test whose runtime
     /// has one thread captures all of its events. Limits of events of the same cause begin anew, and

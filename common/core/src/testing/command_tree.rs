@@ -4,9 +4,6 @@ use clap::{Command, CommandFactory};
 
 /// Asserts that each command of a program has a text and an example, that each option and argument
 /// has a text, and that the program accepts the examples.
-///
-/// # Panics
-/// With every command and option that is not documented.
 pub fn assert_commands_documented<P: CommandFactory>() {
     let found = undocumented(&P::command());
     assert!(found.is_empty(), "{found:#?}");
@@ -57,8 +54,6 @@ fn shell_words(line: &str) -> Vec<String> {
     words.extend(word);
     words
 }
-
-// === impl CommandPath ===
 
 impl CommandPath<'_> {
     fn label(&self) -> String {
@@ -153,12 +148,5 @@ mod tests {
         for (line, beginning) in found.iter().zip(expected) {
             assert!(line.starts_with(beginning), "{line}");
         }
-    }
-
-    #[test]
-    fn words_are_split_as_in_a_shell() {
-        let words = shell_words("tool --variables '{\"a b\":1}' x > file");
-        assert_eq!(words, ["tool", "--variables", "{\"a b\":1}", "x"]);
-        assert_eq!(shell_words("tool ''"), ["tool", ""]);
     }
 }

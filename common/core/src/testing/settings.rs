@@ -11,21 +11,15 @@ use crate::decode::{AcceptedField, AcceptedFields, Mistakes, Node, Object, Value
 /// The sections of the reference that describe keys of all programs.
 const SHARED_SECTIONS: [&str; 2] = ["log", "all processes"];
 
-/// The reference of the configuration.
 const DOCUMENT: &str = "docs/reference/configuration.md";
 
 /// The settings of a program, as its readers declare them.
 #[derive(Clone, Debug)]
 pub struct DeclaredSettings(AcceptedFields);
 
-// === impl DeclaredSettings ===
-
 impl DeclaredSettings {
     /// Records the settings. `forms` is a text with each value on which the keys of its table depend,
     /// such as a provider of each kind; other keys need not be set.
-    ///
-    /// # Panics
-    /// If `forms` is not TOML, or sets an unknown key.
     pub fn record<T>(forms: &str, read: impl FnOnce(&Object<'_>) -> Option<T>) -> Self {
         let mistakes = Mistakes::recording_settings();
         let root = toml(forms, &mistakes).expect("the forms are TOML");
@@ -38,17 +32,11 @@ impl DeclaredSettings {
     /// Asserts that the table between `<!-- keys: SECTION -->` and `<!-- end -->` of
     /// `docs/reference/configuration.md` is that of the declarations, without the rows of the sections
     /// of all programs. With the variable `POSTERN_TEST_WRITE_SCHEMAS`, writes it instead.
-    ///
-    /// # Panics
-    /// If the table differs.
     pub fn assert_documented(&self, section: &str) {
         assert_table(&self.0, section, &[]);
     }
 
     /// Asserts that a file contains the JSON schema.
-    ///
-    /// # Panics
-    /// As [`assert_schema_written`].
     pub fn assert_schema(&self, title: &str, path: &Path) {
         let mut schema = self.0.to_schema(title, &descriptions(&self.0));
         shared_objects::share(&mut schema);
@@ -57,9 +45,6 @@ impl DeclaredSettings {
 
     /// Asserts that the values of a file in `conf` are the declared defaults, except lists, and
     /// that its lines `# key = value` and `# [table]` are accepted. Variables need not be set.
-    ///
-    /// # Panics
-    /// If a value differs, or is not accepted.
     pub fn assert_shipped<T>(&self, file: &str, read: impl FnOnce(&Object<'_>) -> Option<T>) {
         let text = std::fs::read_to_string(repository("conf").join(file)).expect("a file");
         let mistakes = Mistakes::default();
@@ -89,7 +74,7 @@ impl DeclaredSettings {
         let default = declared.and_then(|declared| declared.default.as_ref());
         // An empty list is no default that a file would show.
         if let Some(default) = default.filter(|default| **default != Value::Array(Vec::new())) {
-            let default = node_of(default).to_json();
+            let default = Node::new(default.clone()).to_json();
             assert_eq!(node.to_json(), default, "{path} has another default");
         }
     }
@@ -184,7 +169,6 @@ fn is_within(path: &str, table: &str) -> bool {
     rest.is_some_and(|rest| table.ends_with('.') || is_below(rest))
 }
 
-/// Returns the type of a field in words.
 fn type_name(accepted: &AcceptedFields, path: &str) -> String {
     let Some(field) = accepted.0.get(path) else {
         return "any".to_owned();
@@ -298,14 +282,9 @@ fn inline(value: &Value) -> String {
             format!("{{ {} }}", entries.join(", "))
         }
         Value::Null | Value::Bool(_) | Value::Integer(_) | Value::Float(_) | Value::String(_) => {
-            node_of(value).to_json().to_string()
+            Node::new(value.clone()).to_json().to_string()
         }
     }
-}
-
-fn node_of(value: &Value) -> Node {
-    let value = value.clone();
-    Node { value, offset: 0 }
 }
 
 /// Returns what stands between the two markers of a section.

@@ -21,7 +21,6 @@ pub(super) struct TokenCache {
     shard_bytes: usize,
 }
 
-/// The cached result for one token.
 pub(super) enum CachedResult {
     /// Verified with this key.
     Accepted {
@@ -34,20 +33,16 @@ pub(super) enum CachedResult {
 
 #[derive(Default)]
 struct CacheShard {
-    /// Slot by a part of the digest. Of two tokens with the same part only one is cached; the
+    /// Slot, of which a shard's bytes allow fewer than 2^32, by a part of the digest. Of two tokens with the same part only one is cached; the
     /// comparison of the whole digest keeps them apart.
     index: HashMap<u32, u32, BuildHasherDefault<PrehashedHasher>>,
-    slots: Vec<CacheSlot>,
+    /// `None`: free.
+    slots: Vec<Option<CachedToken>>,
     free: Vec<u32>,
     /// The position of the CLOCK algorithm in `slots`.
     hand: usize,
     /// Bytes of all entries.
     bytes: usize,
-}
-
-enum CacheSlot {
-    Free,
-    Occupied(CachedToken),
 }
 
 struct CachedToken {
@@ -92,9 +87,7 @@ impl TokenCache {
     ) -> Option<Result<Caller, TokenError>> {
         let mut shard = self.shard(digest);
         let slot = *shard.index.get(&digest.slot_bits())?;
-        let CacheSlot::Occupied(entry) = &mut shard.slots[to_index(slot)] else {
-            return None;
-        };
+        let entry = shard.slots[slot as usize].as_mut()?;
         if entry.digest != digest {
             return None;
         }
@@ -139,7 +132,7 @@ impl TokenCache {
     }
 
     fn shard(&self, digest: TokenDigest) -> MutexGuard<'_, CacheShard> {
-        self.shards[to_index(digest.shard_bits()) & (self.shards.len() - 1)].lock()
+        self.shards[digest.shard_bits() & (self.shards.len() - 1)].lock()
     }
 }
 
@@ -172,26 +165,21 @@ impl CacheShard {
         self.bytes += entry.cost();
         let bits = entry.digest.slot_bits();
         let slot = if let Some(slot) = self.free.pop() {
-            self.slots[to_index(slot)] = CacheSlot::Occupied(entry);
+            self.slots[slot as usize] = Some(entry);
             slot
         } else {
-            self.grow();
-            self.slots.push(CacheSlot::Occupied(entry));
-            to_place(self.slots.len() - 1)
+            // By a quarter; doubling would leave half of the slots unused for a long time.
+            if self.slots.len() == self.slots.capacity() {
+                self.slots.reserve_exact(self.slots.len() / 4 + 8);
+            }
+            self.slots.push(Some(entry));
+            self.slots.len() as u32 - 1
         };
         self.index.insert(bits, slot);
     }
 
-    /// Grows by a quarter; doubling would leave half of the slots unused for a long time.
-    fn grow(&mut self) {
-        if self.slots.len() == self.slots.capacity() {
-            self.slots.reserve_exact(self.slots.len() / 4 + 8);
-        }
-    }
-
     fn remove(&mut self, slot: u32) {
-        let before = std::mem::replace(&mut self.slots[to_index(slot)], CacheSlot::Free);
-        if let CacheSlot::Occupied(entry) = before {
+        if let Some(entry) = self.slots[slot as usize].take() {
             self.bytes -= entry.cost();
             self.index.remove(&entry.digest.slot_bits());
             self.free.push(slot);
@@ -205,24 +193,16 @@ impl CacheShard {
             let slot = self.hand;
             self.hand = (self.hand + 1) % self.slots.len();
             match &mut self.slots[slot] {
-                CacheSlot::Free => {}
-                CacheSlot::Occupied(entry) if entry.was_used => entry.was_used = false,
-                CacheSlot::Occupied(_) => {
-                    self.remove(to_place(slot));
+                None => {}
+                Some(entry) if entry.was_used => entry.was_used = false,
+                Some(_) => {
+                    self.remove(slot as u32);
                     return true;
                 }
             }
         }
         false
     }
-}
-
-fn to_index(slot: u32) -> usize {
-    usize::try_from(slot).expect("usize has at least 32 bits")
-}
-
-fn to_place(index: usize) -> u32 {
-    u32::try_from(index).expect("the byte limit of a shard allows fewer than 2^32 slots")
 }
 
 // === impl PrehashedHasher ===

@@ -146,19 +146,13 @@ impl Caller {
 
 impl fmt::Debug for User {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("User")
-            .field("issuer", &self.issuer)
-            .field("subject", &self.subject)
-            .finish_non_exhaustive()
+        write!(f, "User({} {})", self.issuer, self.subject)
     }
 }
 
 impl fmt::Debug for Service {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Service")
-            .field("issuer", &self.issuer)
-            .field("service_id", &self.service_id)
-            .finish_non_exhaustive()
+        write!(f, "Service({} {})", self.issuer, self.service_id)
     }
 }
 

@@ -37,16 +37,12 @@ impl TokenHasher {
 
 impl TokenDigest {
     /// Returns the bits that select the cache shard.
-    pub(super) fn shard_bits(self) -> u32 {
-        half(self.high)
+    pub(super) fn shard_bits(self) -> usize {
+        self.high as usize
     }
 
     /// Returns the bits that select the slot within the shard.
     pub(super) fn slot_bits(self) -> u32 {
-        half(self.low)
+        self.low as u32
     }
-}
-
-fn half(bits: u64) -> u32 {
-    u32::try_from(bits & u64::from(u32::MAX)).expect("the lower half of 64 bits has 32")
 }

@@ -23,7 +23,8 @@ const RSA_BITS: std::ops::RangeInclusive<usize> = 2048..=8192;
 
 /// A public key with which `jsonwebtoken` verifies signatures.
 pub(super) struct VerificationKey {
-    algorithm: Algorithm,
+    /// The algorithm that tokens must have.
+    pub(super) algorithm: Algorithm,
     decoding_key: DecodingKey,
     /// Accepts this algorithm only. Times and audience are left to `trust`.
     validation: Validation,
@@ -32,22 +33,13 @@ pub(super) struct VerificationKey {
     /// Unix milliseconds until which the key may verify. Extended by each refresh that contains the
     /// key, and reset by one that does not.
     good_until: AtomicI64,
-    /// The public members of the JWK.
-    public_jwk: Map<String, Value>,
+    pub(super) public_jwk: Map<String, Value>,
     /// Unix milliseconds of the fetch that first contained the key.
     first_seen: AtomicI64,
 }
 
-/// A usable key of a JWKS, with its `kid` if it has one.
-pub(super) struct NamedKey {
-    pub(super) key_id: Option<String>,
-    pub(super) key: VerificationKey,
-}
-
 /// Reason for skipping a key without `kid` where tokens must name their key.
 pub(super) const NO_KEY_ID: &str = "it has no kid";
-
-// === impl VerificationKey ===
 
 impl VerificationKey {
     fn new(algorithm: Algorithm, decoding_key: DecodingKey, material: Vec<u8>) -> Self {
@@ -64,11 +56,6 @@ impl VerificationKey {
             public_jwk: Map::new(),
             first_seen: AtomicI64::new(0),
         }
-    }
-
-    /// Returns the algorithm that tokens must have.
-    pub(super) fn algorithm(&self) -> Algorithm {
-        self.algorithm
     }
 
     /// Verifies the signature. The token's algorithm must be the key's.
@@ -102,11 +89,6 @@ impl VerificationKey {
         Timestamp(self.first_seen.load(Ordering::Relaxed))
     }
 
-    /// Returns the public members of the JWK.
-    pub(super) fn public_jwk(&self) -> &Map<String, Value> {
-        &self.public_jwk
-    }
-
     pub(super) fn retire(&self) {
         self.good_until.store(i64::MIN, Ordering::Release);
     }
@@ -114,16 +96,9 @@ impl VerificationKey {
     pub(super) fn is_same_as(&self, other: &Self) -> bool {
         self.algorithm == other.algorithm && self.material == other.material
     }
-}
 
-// === impl NamedKey ===
-
-impl NamedKey {
-    /// Parses one key of a JWKS (RFC 7517 section 4).
-    ///
-    /// # Errors
-    /// Returns the reason why the key cannot be used, for operators.
-    pub(super) fn read(jwk: &Map<String, Value>) -> Result<Self, &'static str> {
+    /// Parses one key of a JWKS (RFC 7517 section 4), with its `kid` if it has one.
+    pub(super) fn read(jwk: &Map<String, Value>) -> Result<(Option<String>, Self), &'static str> {
         let key_id = jwk.get("kid").map(|id| {
             let id = id.as_str().filter(|id| !id.is_empty());
             id.map(str::to_owned).ok_or(NO_KEY_ID)
@@ -137,7 +112,7 @@ impl NamedKey {
             Some(_) | None => Err("its kty is none of RSA, EC, OKP"),
         }?;
         key.public_jwk = public_members(jwk);
-        Ok(Self { key_id, key })
+        Ok((key_id, key))
     }
 }
 

@@ -26,7 +26,7 @@ use crate::clock::Timestamp;
 use crate::log_outage;
 use document::JwksDocument;
 use fetch::JwksFetcher;
-pub use keys::{IssuerKeys, PublicKeyInfo};
+pub use keys::PublicKeyInfo;
 use status::FetchProgress;
 pub use status::{JwksStatus, SkippedKey};
 
@@ -40,7 +40,6 @@ const MAX_STALENESS: Duration = Duration::from_secs(24 * 60 * 60);
 /// Burst of refetches that unknown `kid`s may cause.
 const REFETCH_BURST: u32 = 4;
 
-/// The key set of one issuer.
 pub(super) struct KeySource {
     issuer: Arc<str>,
     settings: VerifierOptions,
@@ -103,7 +102,7 @@ impl KeySource {
     }
 
     pub(super) fn url(&self) -> &Url {
-        self.fetcher.url()
+        &self.fetcher.url
     }
 
     /// Returns the key if it is in the snapshot and the snapshot is not too old.
@@ -142,7 +141,7 @@ impl KeySource {
     ) -> Result<Arc<VerificationKey>, TokenError> {
         let (snapshot, now) = (self.snapshot.load(), self.settings.clock.now());
         let keys = snapshot.keys.values().chain(&snapshot.unnamed);
-        let mut suitable = keys.filter(|key| key.algorithm() == algorithm && key.is_valid_at(now));
+        let mut suitable = keys.filter(|key| key.algorithm == algorithm && key.is_valid_at(now));
         match (suitable.next(), suitable.next()) {
             (Some(key), None) => Ok(Arc::clone(key)),
             (Some(_), Some(_)) => Err(TokenError::KeyIdMissing),
@@ -325,42 +324,30 @@ impl KeySource {
         }));
     }
 
-    /// Returns the keys for the admin API.
-    pub(super) fn issuer_keys(&self) -> IssuerKeys {
-        let status = self.status();
-        let snapshot = self.snapshot.load();
-        let keys = snapshot.keys.iter();
-        let keys = keys.map(|(key_id, key)| PublicKeyInfo::of(key_id, key));
-        let mut keys: Vec<_> = keys.collect();
-        keys.sort_by(|one, other| one.kid.cmp(&other.kid));
-        IssuerKeys {
-            issuer: status.issuer,
-            url: status.url,
-            usable: status.usable,
-            keys,
-            skipped: status.skipped,
-            last_refresh: status.last_success,
-            last_error: status.last_error,
-            last_error_at: status.last_error_at,
-            next_refresh: status.next_refresh,
-        }
+    /// Returns the status with the `kid`s of the keys.
+    pub(super) fn status(&self) -> JwksStatus {
+        self.status_with(|key_id, _| key_id.to_owned())
     }
 
-    /// Returns the status for the admin listener.
-    pub(super) fn status(&self) -> JwksStatus {
+    pub(super) fn issuer_keys(&self) -> JwksStatus<PublicKeyInfo> {
+        self.status_with(PublicKeyInfo::of)
+    }
+
+    fn status_with<K>(&self, describe: impl Fn(&str, &VerificationKey) -> K) -> JwksStatus<K> {
         let snapshot = self.snapshot.load();
-        let mut keys: Vec<String> = snapshot.keys.keys().cloned().collect();
-        keys.sort();
+        let mut keys: Vec<_> = snapshot.keys.iter().collect();
+        keys.sort_by_key(|(key_id, _)| *key_id);
+        let keys = keys.into_iter().map(|(key_id, key)| describe(key_id, key));
         let (fetched_at, now) = (snapshot.fetched_at, self.settings.clock.now());
         let progress = self.progress.lock();
         JwksStatus {
             issuer: self.issuer.to_string(),
             url: self.url().to_string(),
             usable: self.is_usable(),
-            keys,
+            keys: keys.collect(),
             skipped: snapshot.skipped.clone(),
             age_s: fetched_at.map(|at| now.since(at).as_secs()),
-            last_success: progress.last_success.map(|at| at.to_string()),
+            last_refresh: progress.last_success.map(|at| at.to_string()),
             last_error: progress.last_error.map(str::to_owned),
             last_error_at: progress.last_error_at.map(|at| at.to_string()),
             next_refresh: progress.pause.until().to_string(),

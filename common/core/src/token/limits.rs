@@ -37,8 +37,6 @@ fn read_leeway(field: Field<'_>) -> Option<Duration> {
     }
 }
 
-// === impl TokenLimits ===
-
 impl TokenLimits {
     /// The longest tokens that can be configured.
     pub(super) const MAX_BYTES: usize = *BYTES.end();

@@ -17,7 +17,6 @@ pub(super) struct StrictObject<'a> {
     members: Vec<(Cow<'a, str>, JsonValue<'a>)>,
 }
 
-/// A JSON value.
 #[derive(Clone, Debug)]
 pub(super) enum JsonValue<'a> {
     Null,
@@ -37,9 +36,6 @@ impl<'a> StrictObject<'a> {
     /// Parses one JSON object (RFC 8259, UTF-8) and rejects duplicate names at any depth. RFC 7515
     /// section 4 and RFC 7519 section 4 allow this; parsers that keep different values would
     /// disagree on who is calling.
-    ///
-    /// # Errors
-    /// [`TokenError::NotJson`] or [`TokenError::DuplicateName`].
     pub(super) fn read(text: &'a [u8]) -> Result<Self, TokenError> {
         let duplicate = Cell::new(false);
         let mut deserializer = serde_json::Deserializer::from_slice(text);
@@ -50,15 +46,8 @@ impl<'a> StrictObject<'a> {
         .and_then(|value| deserializer.end().map(|()| value));
         match read {
             Ok(JsonValue::Object(object)) => Ok(object),
-            Ok(
-                JsonValue::Null
-                | JsonValue::Bool(_)
-                | JsonValue::Number(_)
-                | JsonValue::Text(_)
-                | JsonValue::List(_),
-            ) => Err(TokenError::NotJson),
             Err(_) if duplicate.get() => Err(TokenError::DuplicateName),
-            Err(_) => Err(TokenError::NotJson),
+            Ok(_) | Err(_) => Err(TokenError::NotJson),
         }
     }
 

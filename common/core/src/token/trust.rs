@@ -72,13 +72,8 @@ pub(super) struct IssuerTrust {
     pub(super) issuer: Arc<str>,
     kind: IssuerKind,
     clients: Vec<Arc<str>>,
-    /// `None` if `token_use` is not checked.
-    token_uses: Option<Vec<String>>,
-    audiences: Vec<String>,
-    client_claim: String,
-    groups_claim: String,
-    service_claim: String,
-    services: ServiceNames,
+    /// With the `token_uses` of pools if they are not set.
+    rules: IssuerRules,
     claims: Vec<Arc<str>>,
     lists: InternedLists,
 }
@@ -87,7 +82,6 @@ pub(super) struct IssuerTrust {
 #[derive(Debug, Default)]
 struct InternedLists(Mutex<HashSet<Arc<[String]>, ahash::RandomState>>);
 
-/// Maximum number of interned lists.
 const MAX_INTERNED_LISTS: usize = 256;
 
 /// The validity period of a token, in Unix seconds.
@@ -143,15 +137,12 @@ fn instant(claims: &StrictObject<'_>, name: &'static str) -> Result<Option<i64>,
 /// Checks the types of registered claims that are not used otherwise (RFC 7519 sections 4.1.3 and
 /// 4.1.7). Other verifiers reject wrong types, and all must agree on whether a token is valid.
 pub(super) fn check_types(claims: &StrictObject<'_>) -> Result<(), TokenError> {
-    let audience = |value: &JsonValue<'_>| match value {
-        JsonValue::List(all) => all.iter().all(JsonValue::is_text),
-        JsonValue::Null
-        | JsonValue::Bool(_)
-        | JsonValue::Number(_)
-        | JsonValue::Text(_)
-        | JsonValue::Object(_) => value.is_text(),
+    let is_audience = match claims.get("aud") {
+        Some(JsonValue::List(all)) => all.iter().all(JsonValue::is_text),
+        Some(value) => value.is_text(),
+        None => true,
     };
-    if !claims.get("aud").is_none_or(audience) {
+    if !is_audience {
         return Err(TokenError::ClaimType("aud"));
     }
     if !claims.get("jti").is_none_or(JsonValue::is_text) {
@@ -179,13 +170,7 @@ fn text_as<'a>(
         // PostgreSQL refuses such text.
         Some(JsonValue::Text(text)) if text.contains('\0') => Err(TokenError::ClaimType(shown)),
         Some(JsonValue::Text(text)) => Ok(text),
-        Some(
-            JsonValue::Null
-            | JsonValue::Bool(_)
-            | JsonValue::Number(_)
-            | JsonValue::List(_)
-            | JsonValue::Object(_),
-        ) => Err(TokenError::ClaimType(shown)),
+        Some(_) => Err(TokenError::ClaimType(shown)),
         None => Err(TokenError::ClaimMissing(shown)),
     }
 }
@@ -236,38 +221,20 @@ impl InternedLists {
 
 impl IssuerTrust {
     pub(super) fn new(issuer: &Issuer) -> Self {
-        let Issuer {
-            issuer,
-            kind,
-            client_ids,
-            rules,
-            claims,
-            jwks_url: _,
-        } = issuer;
-        let of_pools: &[&str] = match kind {
+        let of_pools: &[&str] = match issuer.kind {
             IssuerKind::User => &["access"],
             IssuerKind::Service => &["id", "access"],
         };
-        let token_uses = match &rules.token_uses {
-            None => Some(of_pools.iter().map(|name| (*name).to_owned()).collect()),
-            Some(uses) => Some(uses.clone()).filter(|uses| !uses.is_empty()),
-        };
-        let claim = |name: &Option<String>, default: &str| {
-            let name = name.as_deref().unwrap_or(default);
-            name.to_owned()
-        };
+        let of_pools = || of_pools.iter().map(|name| (*name).to_owned()).collect();
+        let mut rules = issuer.rules.clone();
+        rules.token_uses.get_or_insert_with(of_pools);
         let shared = |names: &[String]| names.iter().map(|name| name.as_str().into()).collect();
         Self {
-            issuer: issuer.as_str().into(),
-            kind: *kind,
-            clients: shared(client_ids),
-            token_uses,
-            audiences: rules.audiences.clone(),
-            client_claim: claim(&rules.client_claim, CLIENT_ID_CLAIM),
-            groups_claim: claim(&rules.groups_claim, GROUPS_CLAIM),
-            service_claim: claim(&rules.service_claim, SERVICE_ID_CLAIM),
-            services: rules.services.clone(),
-            claims: shared(claims),
+            issuer: issuer.issuer.as_str().into(),
+            kind: issuer.kind,
+            clients: shared(&issuer.client_ids),
+            rules,
+            claims: shared(&issuer.claims),
             lists: InternedLists::default(),
         }
     }
@@ -279,8 +246,10 @@ impl IssuerTrust {
         claims: &StrictObject<'_>,
         times: TokenTimes,
     ) -> Result<Caller, TokenError> {
-        let token_use = self.token_uses.as_ref().map(|_| text(claims, "token_use"));
-        let token_use = token_use.transpose()?;
+        let token_use = match self.token_uses() {
+            [] => None,
+            [..] => Some(text(claims, "token_use")?),
+        };
         let subject: Arc<str> = text(claims, "sub")?.into();
         match self.kind {
             IssuerKind::User => {
@@ -311,7 +280,7 @@ impl IssuerTrust {
                 self.client(claims, token_use)?;
                 let service_id = self.service_id(claims)?;
                 self.check_use(token_use)?;
-                if !self.services.contains(service_id) {
+                if !self.rules.services.contains(service_id) {
                     return Err(TokenError::ServiceName);
                 }
                 Ok(Caller::Service(Arc::new(Service {
@@ -326,14 +295,16 @@ impl IssuerTrust {
     }
 
     fn groups(&self, claims: &StrictObject<'_>) -> Result<Vec<String>, TokenError> {
-        let groups = claims.find(&self.groups_claim);
+        let name = self.rules.groups_claim.as_deref();
+        let groups = claims.find(name.unwrap_or(GROUPS_CLAIM));
         let groups = groups.map_or(Ok(Vec::new()), |value| texts(value, "groups"))?;
         Ok(groups.into_iter().map(str::to_owned).collect())
     }
 
     fn service_id<'a>(&self, claims: &'a StrictObject<'_>) -> Result<&'a str, TokenError> {
+        let name = self.rules.service_claim.as_deref();
         claims
-            .find(&self.service_claim)
+            .find(name.unwrap_or(SERVICE_ID_CLAIM))
             .and_then(JsonValue::as_text)
             .filter(|id| !id.trim().is_empty())
             .ok_or(TokenError::Kind)
@@ -346,11 +317,14 @@ impl IssuerTrust {
     }
 
     fn check_use(&self, token_use: Option<&str>) -> Result<(), TokenError> {
-        let accepted = match (&self.token_uses, token_use) {
-            (Some(accepted), Some(token_use)) => accepted.iter().any(|name| name == token_use),
-            (None, _) | (_, None) => true,
-        };
-        accepted.then_some(()).ok_or(TokenError::TokenUse)
+        let is_listed = |token_use| self.token_uses().iter().any(|name| name == token_use);
+        let is_accepted = token_use.is_none_or(is_listed);
+        is_accepted.then_some(()).ok_or(TokenError::TokenUse)
+    }
+
+    /// Returns the accepted values of `token_use`; empty if it is not checked.
+    fn token_uses(&self) -> &[String] {
+        self.rules.token_uses.as_deref().unwrap_or_default()
     }
 
     /// Returns the client of the token: the audience of an ID token, otherwise the client claim.
@@ -359,12 +333,14 @@ impl IssuerTrust {
         claims: &StrictObject<'_>,
         token_use: Option<&str>,
     ) -> Result<Arc<str>, TokenError> {
-        let mut audiences = self.audiences.iter();
-        if !self.audiences.is_empty() && !audiences.any(|ours| is_audience(claims, ours)) {
+        let audiences = &self.rules.audiences;
+        if !audiences.is_empty() && !audiences.iter().any(|ours| is_audience(claims, ours)) {
             return Err(TokenError::Client);
         }
-        let has_claim = claims.contains(&self.client_claim);
-        let named = || text_as(claims, &self.client_claim, "client");
+        let claim = self.rules.client_claim.as_deref();
+        let claim = claim.unwrap_or(CLIENT_ID_CLAIM);
+        let has_claim = claims.contains(claim);
+        let named = || text_as(claims, claim, "client");
         if self.clients.is_empty() {
             let name = if has_claim { named()? } else { "" };
             return Ok(name.into());
@@ -385,10 +361,7 @@ pub(super) fn is_audience(claims: &StrictObject<'_>, ours: &str) -> bool {
     match claims.get("aud") {
         Some(JsonValue::Text(one)) => one == ours,
         Some(JsonValue::List(all)) => all.iter().any(|one| one.as_text() == Some(ours)),
-        Some(
-            JsonValue::Null | JsonValue::Bool(_) | JsonValue::Number(_) | JsonValue::Object(_),
-        )
-        | None => false,
+        Some(_) | None => false,
     }
 }
 

@@ -12,9 +12,6 @@ use super::span::{ActiveSpan, known_method};
 /// Sends a request with `X-Request-Id`, `traceparent` and `tracestate` of the current scope, within
 /// a client span if the trace is sampled. The span has neither path nor query, because those of
 /// providers contain addresses and capabilities.
-///
-/// # Errors
-/// Those of the HTTP client.
 pub async fn send(request: RequestBuilder) -> reqwest::Result<Response> {
     let (client, request) = request.build_split();
     let mut request = request?;

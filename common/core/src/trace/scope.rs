@@ -29,32 +29,6 @@ struct Ids {
     tracer: Option<Tracer>,
 }
 
-/// What a notification record knows of the request that created it.
-#[derive(Clone, Copy, Debug)]
-pub struct DeliveryOrigin<'a> {
-    /// The notification.
-    pub notification_id: &'a str,
-    /// The id of the request.
-    pub request_id: Option<&'a str>,
-    /// The `traceparent` of the span that accepted the notification.
-    pub traceparent: Option<&'a str>,
-}
-
-// === impl Ids ===
-
-impl Ids {
-    fn new(context: SpanContext, tracer: Option<Tracer>) -> Self {
-        Self {
-            request_id: None,
-            notification_id: None,
-            context,
-            tracer,
-        }
-    }
-}
-
-// === impl Scope ===
-
 impl Scope {
     /// Creates the scope of an incoming request, and its server span if the trace is sampled. A
     /// valid `traceparent` continues the trace of the caller, whose sampling decision is kept.
@@ -65,30 +39,46 @@ impl Scope {
         headers: &HeaderMap,
     ) -> (Self, Option<ActiveSpan>) {
         let parent = context::extract(headers);
-        let (context, span) = begin(tracer, &parent, SpanKind::Server, Vec::new());
-        let ids = Ids {
-            request_id: Some(Arc::clone(request_id)),
-            ..Ids::new(context, tracer.filter(|_| span.is_some()).cloned())
-        };
-        (Self(Arc::new(ids)), span)
+        let id = Some(Arc::clone(request_id));
+        Self::begin(tracer, &parent, SpanKind::Server, Vec::new(), id, None)
     }
 
     /// Creates the scope of a delivery attempt, and its consumer span if the trace is sampled. The
-    /// span is a child of the span that accepted the notification, and is linked to it, because the
-    /// acceptance may be days old and of another process.
+    /// span is a child of `accepted`, the `traceparent` of the span that accepted the notification,
+    /// and is linked to it, because the acceptance may be days old and of another process.
     #[must_use]
     pub fn of_delivery(
         tracer: Option<&Tracer>,
-        origin: &DeliveryOrigin<'_>,
+        notification_id: &str,
+        request_id: Option<&str>,
+        accepted: Option<&str>,
     ) -> (Self, Option<ActiveSpan>) {
-        let accepted = origin.traceparent.and_then(context::parse_traceparent);
+        let accepted = accepted.and_then(context::parse_traceparent);
         let parent = accepted.unwrap_or(SpanContext::NONE);
         let links = vec![Link::with_context(parent.clone())];
-        let (context, span) = begin(tracer, &parent, SpanKind::Consumer, links);
+        let (id, notification) = (request_id.map(Arc::from), Some(notification_id.into()));
+        Self::begin(tracer, &parent, SpanKind::Consumer, links, id, notification)
+    }
+
+    /// Continues the trace of a valid parent, or starts one. The span exists if it is sampled.
+    /// Without a tracer the context is the parent's.
+    fn begin(
+        tracer: Option<&Tracer>,
+        parent: &SpanContext,
+        kind: SpanKind,
+        links: Vec<Link>,
+        request_id: Option<Arc<str>>,
+        notification_id: Option<Box<str>>,
+    ) -> (Self, Option<ActiveSpan>) {
+        let (context, span) = match tracer {
+            Some(tracer) => tracer.start(parent, kind, links),
+            None => (parent.clone(), None),
+        };
         let ids = Ids {
-            request_id: origin.request_id.map(Arc::from),
-            notification_id: Some(origin.notification_id.into()),
-            ..Ids::new(context, tracer.filter(|_| span.is_some()).cloned())
+            request_id,
+            notification_id,
+            context,
+            tracer: tracer.filter(|_| span.is_some()).cloned(),
         };
         (Self(Arc::new(ids)), span)
     }
@@ -113,16 +103,12 @@ impl Scope {
         kind: SpanKind,
     ) -> Option<(Self, ActiveSpan)> {
         let ids = &*self.0;
-        let tracer = ids.tracer.as_ref()?;
-        let (context, span) = begin(Some(tracer), &ids.context, kind, Vec::new());
+        let tracer = Some(ids.tracer.as_ref()?);
+        let (id, notification) = (ids.request_id.clone(), ids.notification_id.clone());
+        let (scope, span) = Self::begin(tracer, &ids.context, kind, Vec::new(), id, notification);
         let mut span = span?;
         span.rename(name);
-        let ids = Ids {
-            request_id: ids.request_id.clone(),
-            notification_id: ids.notification_id.clone(),
-            ..Ids::new(context, Some(tracer.clone()))
-        };
-        Some((Self(Arc::new(ids)), span))
+        Some((scope, span))
     }
 
     /// Returns the id of the request.
@@ -148,9 +134,6 @@ impl Scope {
     }
 
     /// Calls `write` with the name and value of each id, for a log line. The values need no quotes.
-    ///
-    /// # Errors
-    /// Those of `write`.
     pub fn log_fields(
         &self,
         mut write: impl FnMut(&'static str, &dyn fmt::Display) -> fmt::Result,
@@ -165,20 +148,6 @@ impl Scope {
             write("trace_id", &self.0.context.trace_id())?;
         }
         Ok(())
-    }
-}
-
-/// Continues the trace of a valid parent, or starts one. Returns the context of the new span, and
-/// the span if it is sampled. Without a tracer the context is the parent's.
-fn begin(
-    tracer: Option<&Tracer>,
-    parent: &SpanContext,
-    kind: SpanKind,
-    links: Vec<Link>,
-) -> (SpanContext, Option<ActiveSpan>) {
-    match tracer {
-        Some(tracer) => tracer.start(parent, kind, links),
-        None => (parent.clone(), None),
     }
 }
 

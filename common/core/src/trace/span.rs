@@ -76,13 +76,7 @@ impl Tracer {
             .with_sampler(ParentBasedSampler::new(sampler.clone()))
             .with_span_processor(queue.clone())
             // Not those of the environment.
-            .with_span_limits(SpanLimits {
-                max_events_per_span: 128,
-                max_attributes_per_span: 128,
-                max_links_per_span: 128,
-                max_attributes_per_event: 128,
-                max_attributes_per_link: 128,
-            })
+            .with_span_limits(SpanLimits::default())
             .build();
         let inner = TracerInner {
             sdk: provider.tracer_with_scope(scope.clone()),

@@ -1,11 +1,11 @@
 use std::sync::Arc;
 
 use http::{HeaderMap, HeaderValue};
-use opentelemetry::trace::{SpanKind, TraceId};
+use opentelemetry::trace::TraceId;
 use prometheus::IntCounter;
 use tokio::sync::mpsc;
 
-use super::{DeliveryOrigin, Scope, SpanData, Tracer, context, span};
+use super::{Scope, SpanData, Tracer, context, span};
 use crate::clock::Clock;
 
 const PARENT: &str = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01";
@@ -109,12 +109,8 @@ async fn spawned_task_keeps_the_scope() {
 #[tokio::test]
 async fn delivery_is_linked_to_its_acceptance() {
     let (tracer, ..) = tracer(0.0);
-    let origin = DeliveryOrigin {
-        notification_id: "n-1",
-        request_id: Some("r-1"),
-        traceparent: Some(PARENT),
-    };
-    let (scope, span) = Scope::of_delivery(Some(&tracer), &origin);
+    let of = |accepted| Scope::of_delivery(Some(&tracer), "n-1", Some("r-1"), accepted);
+    let (scope, span) = of(Some(PARENT));
     let mut fields = String::new();
     let write = |name: &'static str, value: &dyn std::fmt::Display| {
         fields += &format!("{name}={value} ");
@@ -125,11 +121,14 @@ async fn delivery_is_linked_to_its_acceptance() {
     assert_eq!(fields, expected);
     let span = format!("{:?}", span.expect("sampled"));
     assert!(span.contains("Link") && span.contains("Consumer"), "{span}");
-    let without = DeliveryOrigin {
-        traceparent: Some("nonsense"),
-        ..origin
-    };
-    assert!(Scope::of_delivery(Some(&tracer), &without).1.is_none());
+    assert!(of(Some("nonsense")).1.is_none());
+}
+
+#[test]
+fn unknown_method_of_a_client_is_no_label() {
+    let odd = http::Method::from_bytes(b"SECRET-TOKEN").expect("a token");
+    let methods = [http::Method::PATCH, odd].map(|method| super::known_method(&method));
+    assert_eq!(methods, ["PATCH", "_OTHER"]);
 }
 
 #[tokio::test]
@@ -140,12 +139,4 @@ async fn queue_overflow_is_counted() {
         drop(Scope::of_request(Some(&tracer), &id, &HeaderMap::new()));
     }
     assert_eq!(dropped.get(), 10);
-}
-
-#[test]
-fn kinds_of_spans_are_those_of_the_convention() {
-    assert_eq!(super::known_method(&http::Method::PATCH), "PATCH");
-    let odd = http::Method::from_bytes(b"SECRET-TOKEN").expect("a token");
-    assert_eq!(super::known_method(&odd), "_OTHER");
-    assert_ne!(SpanKind::Client, SpanKind::Server);
 }

@@ -4,6 +4,7 @@
 use http::header::CONTENT_TYPE;
 use postern_core::Secret;
 use postern_core::identity::{IdentityConfig, Pool, ServiceAccount, partition_domain};
+use postern_core::network::read_body;
 use reqwest::{Client, Response};
 use serde_json::{Value, json};
 use url::Url;
@@ -12,7 +13,6 @@ use super::{ServiceTokenError, http_client, token};
 
 /// The operation, in the header `X-Amz-Target`.
 const TARGET: &str = "AWSCognitoIdentityProviderService.InitiateAuth";
-/// Maximum bytes of an answer.
 const MAX_ANSWER: usize = 64 << 10;
 
 /// Errors of a pool that end by themselves.
@@ -29,8 +29,6 @@ pub(super) struct SignInClient {
     pool: Pool,
     account: ServiceAccount,
 }
-
-// === impl SignInClient ===
 
 impl SignInClient {
     /// Returns `None` if no service account is configured.
@@ -88,14 +86,8 @@ impl SignInClient {
 }
 
 /// Reads a body of JSON; null if it is none, or longer than every answer of a pool.
-async fn limited_json(mut response: Response) -> reqwest::Result<Value> {
-    let mut body = Vec::new();
-    while let Some(chunk) = response.chunk().await? {
-        if body.len() + chunk.len() > MAX_ANSWER {
-            return Ok(Value::Null);
-        }
-        body.extend_from_slice(&chunk);
-    }
+async fn limited_json(response: Response) -> reqwest::Result<Value> {
+    let body = read_body(response, MAX_ANSWER).await?.unwrap_or_default();
     Ok(serde_json::from_slice(&body).unwrap_or_default())
 }
 

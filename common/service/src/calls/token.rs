@@ -25,8 +25,6 @@ pub(super) struct ServiceToken {
     usable_until: Timestamp,
 }
 
-// === impl ServiceToken ===
-
 impl ServiceToken {
     /// Parses the times of a token received from the pool. The
     /// signature is verified by the recipient, not here. `random` is a random number, which

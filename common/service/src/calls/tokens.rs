@@ -90,9 +90,6 @@ impl ServiceTokens {
 
     /// Returns a token as [`ServiceTokens::token`] does, for a command: it can wait for longer than a
     /// request, which a busy pool may need.
-    ///
-    /// # Errors
-    /// As [`ServiceTokens::token`].
     pub async fn token_for_command(&self) -> Result<Secret, ServiceTokenError> {
         let is_outage =
             |outcome: &Result<_, _>| matches!(outcome, Err(ServiceTokenError::Unavailable(_)));
@@ -264,8 +261,6 @@ impl TokenProvider {
 
 impl std::fmt::Debug for TokenProvider {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("ServiceTokens")
-            .field("account", &self.client.username())
-            .finish_non_exhaustive()
+        write!(f, "TokenProvider({})", self.client.username())
     }
 }

@@ -42,9 +42,6 @@ pub struct Raw(pub Bytes, pub BudgetPermit);
 
 impl Json {
     /// Reads the body as an object. Fields that `read` does not take are reported as unknown.
-    ///
-    /// # Errors
-    /// 400 or 422 with every mistake.
     pub fn read<T>(self, read: impl FnOnce(&Object<'_>) -> Option<T>) -> Result<T, Problem> {
         let Self(root, mistakes, _permit) = self;
         let value = mistakes.object(&root, read);
@@ -52,9 +49,6 @@ impl Json {
     }
 
     /// Returns the tree, for bodies whose structure the caller validates.
-    ///
-    /// # Errors
-    /// 400 if a name occurs twice in an object.
     pub fn into_node(self) -> Result<Node, Problem> {
         let Self(root, mistakes, _permit) = self;
         mistakes.finish(Some(root)).map_err(Problem::from_mistakes)
@@ -135,7 +129,7 @@ async fn read_body(mut body: Body, extensions: &Extensions, max: usize) -> Resul
         reservation.grow(data.len(), body.is_end_stream())?;
         bytes.extend_from_slice(&data);
     }
-    if !reservation.is_complete() {
+    if !reservation.is_complete {
         reservation.grow(0, true)?;
     }
     Ok(Raw(bytes.freeze(), reservation.into_permit()))

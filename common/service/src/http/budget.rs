@@ -74,7 +74,7 @@ pub(super) struct BodyReservation {
     class: usize,
     source: Option<u128>,
     bytes: usize,
-    is_complete: bool,
+    pub(super) is_complete: bool,
 }
 
 /// Part of a class's budget that one caller or address may use: 1/8.
@@ -228,9 +228,6 @@ impl BodyReservation {
     /// Reserves `more` bytes that have arrived. `is_last` says that the body is now complete; then
     /// all of it is charged to the budget of complete bodies, which incomplete bodies cannot
     /// exhaust.
-    ///
-    /// # Errors
-    /// 503 or 429, as [`BodyMemoryBudget::reserve`].
     pub(super) fn grow(&mut self, more: usize, is_last: bool) -> Result<(), Problem> {
         let budget = &self.budget.0[self.class];
         let mut usage = budget.usage.lock();
@@ -250,10 +247,6 @@ impl BodyReservation {
         }
         self.bytes += more;
         Ok(())
-    }
-
-    pub(super) fn is_complete(&self) -> bool {
-        self.is_complete
     }
 
     pub(super) fn into_permit(self) -> BudgetPermit {

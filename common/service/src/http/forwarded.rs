@@ -28,8 +28,6 @@ settings! {
     } => trusted_proxies
 }
 
-// === impl TrustedProxies ===
-
 impl TrustedProxies {
     /// Reads the key `trusted_proxies`. The default is the loopback addresses, for a gateway on the
     /// same host. The key is required if `listen` is not a loopback address.

@@ -30,8 +30,6 @@ postern_core::metrics! {
 #[derive(Debug)]
 pub(super) struct RequestInFlight<'a>(&'a HttpMetrics);
 
-// === impl HttpMetrics ===
-
 impl HttpMetrics {
     /// Counts a request in progress until the guard is dropped.
     pub(super) fn start(&self) -> RequestInFlight<'_> {

@@ -4,23 +4,19 @@ use std::collections::BTreeMap;
 
 use url::form_urlencoded;
 
-use postern_core::decode::NO_NUL;
+use postern_core::decode::{Mistake, NO_NUL};
 use postern_core::exit::Exit;
-use postern_core::problem::{Code, Problem};
+use postern_core::problem::Problem;
 
-/// Maximum bytes of a query string.
 const MAX_QUERY_BYTES: usize = 8 << 10;
-/// Maximum number of mistakes that are reported.
 const MAX_MISTAKES: usize = 20;
 
 /// The parameters of a query string. Each name is known to the reader and occurs at most once.
 #[derive(Debug, Default)]
 pub struct Query {
     values: BTreeMap<String, String>,
-    mistakes: Vec<(String, &'static str, String)>,
+    mistakes: Vec<Mistake>,
 }
-
-// === impl Query ===
 
 impl Query {
     /// Decodes a query string. Names that are not `known`, and repeated names, are mistakes.
@@ -78,32 +74,26 @@ impl Query {
     /// Records a mistake.
     pub fn fail(&mut self, name: &str, code: &'static str, detail: impl Into<String>) {
         if self.mistakes.len() < MAX_MISTAKES {
-            self.mistakes.push((name.to_owned(), code, detail.into()));
+            let mistake = Mistake::unreadable(format!("?{name}"), 0, code, detail);
+            self.mistakes.push(mistake);
         }
     }
 
     /// Ends the decoding.
-    ///
-    /// # Errors
-    /// 400 `invalid_request` with every mistake.
     pub fn finish(self) -> Result<(), Problem> {
-        if self.mistakes.is_empty() {
-            return Ok(());
+        match self.mistakes.is_empty() {
+            true => Ok(()),
+            false => Err(Problem::from_mistakes(self.mistakes)),
         }
-        let mut problem = Problem::new(Code::InvalidRequest);
-        for (name, code, detail) in self.mistakes {
-            problem = problem.error(&format!("?{name}"), code, detail);
-        }
-        Err(problem)
     }
 
     /// Ends the decoding of options.
-    ///
-    /// # Errors
-    /// Exit status 64 with the first mistake.
     pub fn finish_options(self) -> Result<(), Exit> {
         match self.mistakes.first() {
-            Some((name, _, detail)) => Err(Exit::usage(format!("--{name} {detail}"))),
+            Some(mistake) => {
+                let name = mistake.pointer.trim_start_matches('?');
+                Err(Exit::usage(format!("--{name} {}", mistake.detail)))
+            }
             None => Ok(()),
         }
     }

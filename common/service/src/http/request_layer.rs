@@ -43,7 +43,7 @@ pub(super) struct RequestInfo {
     pub(super) limits: Limits,
     pub(super) budget: BodyMemoryBudget,
     /// `Anonymous` until the handler sets it.
-    owner: OnceLock<BodyOwner>,
+    pub(super) owner: OnceLock<BodyOwner>,
     /// Path template of the matched route, for the log event. The actual path is never logged.
     route: OnceLock<MatchedPath>,
 }
@@ -71,10 +71,6 @@ impl RequestInfo {
     pub(super) fn owner(&self) -> BodyOwner {
         let owner = self.owner.get().copied();
         owner.unwrap_or(BodyOwner::Anonymous(None))
-    }
-
-    pub(super) fn set_owner(&self, owner: BodyOwner) {
-        let _ignored_after_the_first = self.owner.set(owner);
     }
 
     /// Returns the path template of the matched route, or `none`.

@@ -1,13 +1,12 @@
 //! The command line of a query, and the output of its result.
 
-use std::io::Write;
-
 use clap::Args;
 
 use super::{DEFAULT_ENTRIES, Timeline, TimelineQuery};
 use crate::http::Query;
 use postern_core::clock::Timestamp;
 use postern_core::exit::Exit;
+use postern_core::output::print_line;
 
 /// The options of commands that print a time line.
 #[derive(Debug, Args)]
@@ -35,13 +34,8 @@ pub struct TimelineArguments {
     pub json: bool,
 }
 
-// === impl TimelineArguments ===
-
 impl TimelineArguments {
     /// Returns the query.
-    ///
-    /// # Errors
-    /// Exit status 64 if an option is malformed.
     pub fn query(&self, now: Timestamp) -> Result<TimelineQuery, Exit> {
         let limit = self.limit.to_string();
         let mut query = Query::of_options([
@@ -57,27 +51,21 @@ impl TimelineArguments {
         Ok(read)
     }
 
-    /// Writes a time line: one line for each event, or JSON. A reader that closes the pipe early,
-    /// such as `head`, is no error.
-    pub fn write(&self, timeline: &Timeline, out: &mut impl Write) {
-        let _closed = if self.json {
-            let text = serde_json::to_string_pretty(timeline).map_err(std::io::Error::from);
-            text.and_then(|text| writeln!(out, "{text}"))
-        } else {
-            write_text(timeline, out)
-        };
+    /// Prints a time line: one line for each event, or JSON.
+    pub fn print(&self, timeline: &Timeline) -> Result<(), Exit> {
+        if self.json {
+            let text = serde_json::to_string_pretty(timeline);
+            return print_line(&text.unwrap_or_default());
+        }
+        if timeline.is_truncated {
+            print_line("(older events left out, see --limit and --until)")?;
+        }
+        for entry in &timeline.entries {
+            print_line(&entry.to_string())?;
+        }
+        match timeline.entries.is_empty() {
+            true => print_line("no events found"),
+            false => Ok(()),
+        }
     }
-}
-
-fn write_text(timeline: &Timeline, out: &mut impl Write) -> std::io::Result<()> {
-    if timeline.is_truncated {
-        writeln!(out, "(older events left out, see --limit and --until)")?;
-    }
-    for entry in &timeline.entries {
-        writeln!(out, "{entry}")?;
-    }
-    if timeline.entries.is_empty() {
-        writeln!(out, "no events found")?;
-    }
-    Ok(())
 }

@@ -4,7 +4,7 @@ use http::{HeaderName, HeaderValue};
 use url::Url;
 
 use postern_core::Secret;
-use postern_core::config::Env;
+use postern_core::config::{Env, secret};
 use postern_core::decode::{Field, Object};
 use postern_core::settings;
 
@@ -22,8 +22,6 @@ settings! {
         }),
     }
 }
-
-// === impl TracingConfig ===
 
 impl TracingConfig {
     /// Reads the optional table `[tracing]` of `root`.
@@ -47,17 +45,12 @@ fn read_endpoint(field: Field<'_>) -> Option<Url> {
 
 /// Reads a header field whose value is the name of an environment variable.
 fn read_header(name: &str, field: Field<'_>, env: &Env) -> Option<(HeaderName, Secret)> {
-    let variable = field.typed("variable").text(1..=255)?;
+    let value = secret(field, env)?;
     let Ok(name) = HeaderName::from_bytes(name.as_bytes()) else {
         return field.fail("invalid_format", "the key must be a header field name");
     };
-    let value = match env.required_secret(&variable) {
-        Ok(value) => value,
-        Err(detail) => return field.reject("invalid_secret", detail),
-    };
     if HeaderValue::from_str(value.expose()).is_err() {
-        let detail = format!("{variable} is not a header field value");
-        return field.reject("invalid_format", detail);
+        return field.reject("invalid_format", "does not name a header field value");
     }
     Some((name, value))
 }

@@ -22,7 +22,6 @@ use postern_core::group_commit::process_until_stopped;
 const BATCH_SIZE: usize = 512;
 /// Time between two exports, unless the first was full.
 const EXPORT_INTERVAL: Duration = Duration::from_secs(1);
-/// Timeout of an export request.
 const EXPORT_TIMEOUT: Duration = Duration::from_secs(5);
 /// Maximum time for the last exports after a shutdown.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(5);

@@ -281,9 +281,6 @@ impl Cache {
 
     /// Returns the number of attempts in the present window of a counter whose policy has no
     /// delays.
-    ///
-    /// # Errors
-    /// As [`Cache::set`].
     pub async fn attempt_count(&self, key: &str) -> Result<u64, CacheError> {
         let stored = self.get(key).await?;
         let state = stored.and_then(|stored| AttemptState::parse(&stored));

@@ -5,8 +5,6 @@ use std::time::Duration;
 use super::redis::{millis, script};
 use super::{Cache, CacheError, CacheStore};
 
-// === impl Cache ===
-
 impl Cache {
     /// Returns the epoch of the server that stores `key`: one uninterrupted history of one process
     /// as master. It changes with every restart, failover and failback and never repeats, so that
@@ -40,9 +38,6 @@ impl Cache {
 
     /// Stores `value` for `ttl` if the key does not exist and the server is in `epoch`, and returns
     /// whether it did. Of concurrent callers, one succeeds.
-    ///
-    /// # Errors
-    /// As [`Cache::set`].
     pub async fn set_if_absent_in(
         &self,
         epoch: &str,

@@ -33,7 +33,6 @@ pub(crate) struct LockGuard {
     /// with its process.
     lease: Duration,
     requested_at: Instant,
-    /// The maximum time of the lock.
     end: Instant,
 }
 
@@ -79,8 +78,6 @@ pub(super) async fn wait(
     }
 }
 
-// === impl LockGuard ===
-
 impl LockGuard {
     /// Renews the lease until the lock is lost or its maximum time is over.
     async fn renew(&self) {
@@ -111,9 +108,6 @@ impl LockGuard {
 
     /// Runs `work` while the lock is held, then releases the lock. The work is dropped at its next
     /// await point if the lock can no longer be confirmed, because another may acquire it.
-    ///
-    /// # Errors
-    /// [`CacheError::Unavailable`] if the lock was lost.
     pub(super) async fn run<T>(self, work: impl Future<Output = T>) -> Result<T, CacheError> {
         let outcome = tokio::select! {
             biased;

@@ -17,12 +17,10 @@ use postern_core::clock::{Clock, Timestamp};
 /// Approximate overhead per entry in bytes: two map slots and two allocations.
 const ENTRY_OVERHEAD_BYTES: usize = 160;
 
-/// Maximum entries.
 const MAX_ENTRIES: usize = 200_000;
 /// Maximum bytes, including keys and overhead.
 const MAX_BYTES: usize = 64 << 20;
 
-#[derive(Debug)]
 pub(super) struct MemoryCache {
     clock: Clock,
     epoch: String,
@@ -82,6 +80,10 @@ impl MemoryCache {
         }
         self.put(&mut state, (key, value), now, now.plus(ttl))
             .map(|()| true)
+    }
+
+    pub(super) fn entries(&self) -> usize {
+        self.lock_current().0.entries.len()
     }
 
     pub(super) fn get(&self, key: &str) -> Option<Vec<u8>> {
@@ -218,16 +220,6 @@ impl MemoryState {
         self.expiry.remove(&entry.expiry);
         self.bytes -= cost(key, &entry.value);
         Some(entry)
-    }
-}
-
-/// Omits the values, which may be secrets.
-impl std::fmt::Debug for MemoryState {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("State")
-            .field("entries", &self.entries.len())
-            .field("bytes", &self.bytes)
-            .finish()
     }
 }
 

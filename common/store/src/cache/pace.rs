@@ -16,9 +16,6 @@ const MAX_SLOTS_AHEAD: i64 = 1000;
 
 impl Cache {
     /// Reserves the next slot of `key`, and returns the time until it begins.
-    ///
-    /// # Errors
-    /// As [`Cache::set`].
     pub async fn reserve_slot(
         &self,
         key: &str,

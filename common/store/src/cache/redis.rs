@@ -37,8 +37,6 @@ pub(super) struct RedisCache {
     last_error: Mutex<String>,
 }
 
-// === impl RedisCache ===
-
 impl RedisCache {
     pub(super) fn new(label: String, server: RedisServerKind, deadline: Duration) -> Self {
         // Two TLS providers are linked, so rustls has no default by itself.
@@ -146,7 +144,6 @@ impl RedisCache {
     }
 }
 
-/// Returns the command that stores a value.
 pub(super) fn set(key: &str, value: &[u8], ttl: Duration) -> Cmd {
     redis::cmd("SET")
         .arg(key)

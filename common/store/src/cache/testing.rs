@@ -21,9 +21,6 @@ pub struct TestCache {
 }
 
 /// Creates a namespace on the server that `POSTERN_TEST_REDIS` names.
-///
-/// # Panics
-/// If the variable is not set or is not a URL.
 pub async fn redis() -> TestCache {
     let server = required("POSTERN_TEST_REDIS");
     // The default deadline assumes a server that does not share the machine with tests.
@@ -45,9 +42,6 @@ pub fn memory(clock: Clock) -> TestCache {
 }
 
 /// Creates one cache of each kind, for tests that apply to both.
-///
-/// # Panics
-/// As [`redis()`].
 pub async fn both() -> [TestCache; 2] {
     [memory(Clock::system()), redis().await]
 }

@@ -205,17 +205,6 @@ async fn value_is_stored_in_its_epoch_and_taken_once() {
     assert_ne!(new().epoch("k").await, new().epoch("k").await);
 }
 
-#[tokio::test]
-async fn memory_cache_expires_by_its_clock() {
-    let clock = Clock::manual(postern_core::clock::Timestamp(0));
-    let cache = Cache::memory(clock.clone());
-    cache.set("a", b"1", MINUTE).await.expect("room");
-    clock.advance(MINUTE - Duration::from_millis(1));
-    assert!(cache.get("a").await.expect("answers").is_some());
-    clock.advance(Duration::from_millis(1));
-    assert_eq!(cache.get("a").await, Ok(None));
-}
-
 #[test]
 fn url_is_parsed_and_mistakes_hide_the_password() {
     let open = |url: &str| Cache::open(url, &Clock::system());

@@ -17,7 +17,6 @@ const MAX_CA_FILE_BYTES: usize = 4 << 20;
 /// Maximum time of a call unless the URL sets it.
 const DEFAULT_DEADLINE: Duration = Duration::from_millis(250);
 
-/// A parsed cache URL.
 pub(super) struct CacheUrl {
     /// The server; `None` for process memory.
     pub(super) server: Option<RedisServerKind>,
@@ -143,8 +142,6 @@ fn sentinel(parts: &mut UrlParts<'_>) -> Result<RedisServerKind, String> {
         tokio::sync::Mutex::new(client),
     )))
 }
-
-// === impl UrlParts ===
 
 impl<'a> UrlParts<'a> {
     fn of(scheme: &str, rest: &'a str) -> Self {

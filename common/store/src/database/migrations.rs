@@ -261,17 +261,9 @@ fn describe(error: &MigrateError, owner: &str) -> String {
         )
     } else if let MigrateError::Dirty(version) = error {
         format!("migration {version} of {owner} was interrupted; see {owner}_migrations")
-    } else if let MigrateError::ExecuteMigration(cause, version) = error {
-        format!(
-            "migration {version} of {owner} fails: {}",
-            postgres::one_line(cause)
-        )
-    } else if let MigrateError::Execute(cause) = error {
-        format!(
-            "the migrations of {owner} cannot run: {}",
-            postgres::one_line(cause)
-        )
     } else {
-        format!("the migrations of {owner} cannot run: {error}")
+        let text = error.to_string();
+        let words: Vec<&str> = text.split_whitespace().collect();
+        format!("the migrations of {owner} fail: {}", words.join(" "))
     }
 }

@@ -19,7 +19,6 @@ use super::{DatabaseOptions, label};
 use postern_core::dependency::{Availability, root_cause};
 use postern_core::exit::Exit;
 
-/// Maximum time for the first connection.
 const FIRST_CONNECT_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Server-side limits: they end a runaway statement, and a transaction whose client is stuck, which

@@ -8,7 +8,7 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use sqlx::sqlite::{SqliteConnectOptions, SqliteJournalMode, SqlitePoolOptions, SqliteSynchronous};
-use sqlx::{ConnectOptions, Connection as _, SqliteConnection, SqlitePool};
+use sqlx::{ConnectOptions, Connection as _, SqlitePool};
 
 use super::{DatabaseOptions, label, postgres};
 use postern_core::exit::Exit;
@@ -31,14 +31,9 @@ pub struct Sqlite {
     pub readers: SqlitePool,
 }
 
-// === impl Sqlite ===
-
 impl Sqlite {
     /// Begins a write transaction with `BEGIN IMMEDIATE`, which takes the lock at once. A deferred
     /// transaction that reads first would fail if another process wrote in between.
-    ///
-    /// # Errors
-    /// The driver's error.
     pub async fn begin(&self) -> Result<SqliteTransaction, sqlx::Error> {
         self.writer.begin_with("BEGIN IMMEDIATE").await
     }
@@ -95,17 +90,12 @@ fn pool(connections: u32, acquire_timeout: Duration) -> SqlitePoolOptions {
         .idle_timeout(None)
         .max_lifetime(None)
         .test_before_acquire(false)
+        // SQLite ends transactions automatically if the disk is full or fails
+        // (sqlite.org/lang_transaction.html, section 3.1); the driver's rollback then fails, it still
+        // counts the transaction, and would reject every later one on this connection.
         .before_acquire(|connection, _| {
-            Box::pin(async move { Ok(!has_stale_transaction(connection)) })
+            Box::pin(async move { Ok(!connection.is_in_transaction()) })
         })
-}
-
-/// Returns whether the driver still counts a transaction on an idle connection. SQLite ends
-/// transactions automatically if the disk is full or fails (sqlite.org/lang_transaction.html,
-/// section 3.1); the driver's rollback then fails, and every later transaction on this connection
-/// would be rejected.
-fn has_stale_transaction(connection: &SqliteConnection) -> bool {
-    connection.is_in_transaction()
 }
 
 /// Creates the file with mode 0600, and its directory with mode 0700. SQLite creates its

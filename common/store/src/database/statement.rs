@@ -46,8 +46,6 @@ pub(super) fn summary(sql: &str) -> String {
     }
 }
 
-// === impl ReadableQuery ===
-
 impl ReadableQuery {
     pub(super) fn new<'q>(mut query: impl Execute<'q, Postgres>) -> Self {
         Self {
@@ -58,7 +56,6 @@ impl ReadableQuery {
         }
     }
 
-    /// Returns the text.
     pub(super) fn text(&self) -> SqlStr {
         self.sql.clone()
     }

@@ -40,9 +40,6 @@ enum StoreCleanup {
 }
 
 /// Creates a database on the server that `POSTERN_TEST_POSTGRES` names.
-///
-/// # Panics
-/// If the variable is not set or the server rejects the connection.
 pub async fn postgres() -> TestDatabase {
     let admin = required("POSTERN_TEST_POSTGRES");
     let name = format!("postern_test_{}", Uuid::new_v4().simple());
@@ -70,9 +67,6 @@ pub async fn postgres() -> TestDatabase {
 }
 
 /// Creates a SQLite file in a temporary directory.
-///
-/// # Panics
-/// If the directory cannot be written.
 pub async fn sqlite() -> TestDatabase {
     let folder = std::env::temp_dir().join(format!("postern-test-{}", Uuid::new_v4().simple()));
     let url = format!("sqlite://{}", folder.join("test.db").display());
@@ -85,9 +79,6 @@ pub async fn sqlite() -> TestDatabase {
 }
 
 /// Creates one store of each kind, for tests that apply to both.
-///
-/// # Panics
-/// As [`postgres`] and [`sqlite`].
 pub async fn both() -> [TestDatabase; 2] {
     [sqlite().await, postgres().await]
 }
@@ -100,9 +91,6 @@ async fn open(url: &str) -> Database {
 
 impl TestDatabase {
     /// Returns the pool of PostgreSQL.
-    ///
-    /// # Panics
-    /// If this is a SQLite file.
     #[must_use]
     pub fn pool(&self) -> &PostgresPool {
         match &self.database {
@@ -112,9 +100,6 @@ impl TestDatabase {
     }
 
     /// Sets the clock of PostgreSQL ahead, for the connections that are opened after the first call.
-    ///
-    /// # Panics
-    /// If the server refuses the statements.
     pub async fn set_clock(&self, ahead_s: i64) {
         let sql = format!(
             "CREATE OR REPLACE FUNCTION public.clock_timestamp() RETURNS timestamptz LANGUAGE plpgsql AS
@@ -127,9 +112,6 @@ impl TestDatabase {
     }
 
     /// Makes all tables of PostgreSQL refuse changes as on a full disk, or accept them again.
-    ///
-    /// # Panics
-    /// As [`TestDatabase::set_clock`].
     pub async fn set_full(&self, is_full: bool) {
         let fill = "CREATE FUNCTION public.refuse() RETURNS trigger LANGUAGE plpgsql AS
             $$ BEGIN RAISE EXCEPTION 'No space left on device' USING ERRCODE = 'disk_full'; END $$;

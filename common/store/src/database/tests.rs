@@ -146,10 +146,8 @@ async fn edited_or_undeclared_newer_migration_is_rejected() {
 async fn failed_migration_is_rolled_back_and_releases_the_lock() {
     for test in testing::both().await {
         let reason = rejected(test.database.migrate(&BROKEN).await, 69);
-        assert!(
-            reason.contains("migration 1 of postern_broken fails: ") && reason.contains("nowhere"),
-            "{reason}"
-        );
+        let parts = ["of postern_broken fail: ", "migration 1", "nowhere"];
+        assert!(parts.iter().all(|part| reason.contains(part)), "{reason}");
         let other = test.database.migrate(&FIRST).await;
         other.expect("the lock is free");
         let left = execute(&test.database, "SELECT 1 FROM broken").await;

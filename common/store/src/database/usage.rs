@@ -27,23 +27,18 @@ postern_core::metrics! {
     }
 }
 
-// === impl PoolMetrics ===
-
 impl PoolMetrics {
     /// Records the use of a pool. A store without a pool, such as SQLite, has no usage.
     pub fn record(&self, pool: &str, usage: Option<PoolUsage>) {
-        let labels = &[pool];
         let Some(usage) = usage else { return };
-        let count = |count: usize| i64::try_from(count).unwrap_or(i64::MAX);
-        for (state, connections) in [("in_use", usage.in_use), ("idle", usage.idle)] {
-            self.connections
-                .with_label_values(&[pool, state])
-                .set(count(connections));
-        }
-        self.max.with_label_values(labels).set(count(usage.max));
-        self.waiting
-            .with_label_values(labels)
-            .set(count(usage.waiting));
+        let set = |gauge: &IntGaugeVec, labels: &[&str], count: usize| {
+            let count = i64::try_from(count).unwrap_or(i64::MAX);
+            gauge.with_label_values(labels).set(count);
+        };
+        set(&self.connections, &[pool, "in_use"], usage.in_use);
+        set(&self.connections, &[pool, "idle"], usage.idle);
+        set(&self.max, &[pool], usage.max);
+        set(&self.waiting, &[pool], usage.waiting);
     }
 }
 

@@ -10,7 +10,6 @@ fn options(folder: &tempfile::TempDir) -> Options {
     Options::ephemeral(folder.path().join("var"), Clock::system())
 }
 
-/// Returns the URL of a path of the part with this variable.
 fn url(running: &Running, part: &str, path: &str) -> String {
     format!("{}{path}", running.variable(part).expect("a part"))
 }

@@ -6,10 +6,11 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::status::SkippedKey;
-use crate::token::jwk::{NO_KEY_ID, NamedKey, VerificationKey};
+use crate::token::jwk::{NO_KEY_ID, VerificationKey};
 use crate::token::strict_json::StrictObject;
 
 /// A parsed JWKS (RFC 7517 section 5). Unusable keys are skipped, with the reason.
+#[derive(Default)]
 pub(super) struct JwksDocument {
     /// Keys by `kid`.
     pub(super) keys: Vec<(String, VerificationKey)>,
@@ -29,20 +30,13 @@ const MAX_KEYS: usize = 100;
 
 impl JwksDocument {
     /// Parses a key set.
-    ///
-    /// # Errors
-    /// Returns the reason why the text is not a JWKS, for operators.
     pub(super) fn read(text: &[u8]) -> Result<Self, &'static str> {
         let raw = serde_json::from_slice(text);
         let raw: RawKeySet<'_> = raw.map_err(|_| "the answer is not a JWKS")?;
         if raw.keys.len() > MAX_KEYS {
             return Err("the JWKS has more than 100 keys");
         }
-        let mut document = Self {
-            keys: Vec::new(),
-            unnamed: Vec::new(),
-            skipped: Vec::new(),
-        };
+        let mut document = Self::default();
         for jwk in raw.keys {
             document.add(jwk);
         }
@@ -55,7 +49,7 @@ impl JwksDocument {
             return self.skip(None, "it is not an object with each name once");
         };
         let members = object.to_map();
-        match NamedKey::read(&members).map(|named| (named.key_id, named.key)) {
+        match VerificationKey::read(&members) {
             Ok((Some(key_id), key)) => self.keys.push((key_id, key)),
             Ok((None, key)) => {
                 self.unnamed.push(key);

@@ -6,11 +6,11 @@ use http::StatusCode;
 use http::header::CACHE_CONTROL;
 use url::Url;
 
-use crate::network::is_https_or_loopback;
+use crate::network::{is_https_or_loopback, read_body};
 
 /// Fetches one JWKS without redirects or proxy, within a time and size limit.
 pub(super) struct JwksFetcher {
-    url: Url,
+    pub(super) url: Url,
     /// An error if the TLS backend could not be initialized, for example without CA certificates.
     client: Result<reqwest::Client, &'static str>,
 }
@@ -33,18 +33,11 @@ impl JwksFetcher {
         Self { url, client }
     }
 
-    pub(super) fn url(&self) -> &Url {
-        &self.url
-    }
-
     /// Fetches the key set.
-    ///
-    /// # Errors
-    /// Returns the reason of the failure, for operators.
     pub(super) async fn fetch(&self) -> Result<FetchedKeySet, &'static str> {
         let client = self.client.as_ref().map_err(|reason| *reason)?;
         let response = client.get(self.url.clone()).send().await;
-        let mut response = response.map_err(|error| describe_error(&error))?;
+        let response = response.map_err(|error| describe_error(&error))?;
         match response.status() {
             StatusCode::OK => {}
             status if status.is_redirection() => return Err("the server answered with a redirect"),
@@ -56,14 +49,9 @@ impl JwksFetcher {
             _ => return Err("the server answered with another status than 200"),
         }
         let max_age = max_age(response.headers());
-        let mut body = Vec::new();
-        let failed = |error| describe_error(&error);
-        while let Some(chunk) = response.chunk().await.map_err(failed)? {
-            if body.len() + chunk.len() > MAX_BODY_BYTES {
-                return Err("the answer is larger than 256 KiB");
-            }
-            body.extend_from_slice(&chunk);
-        }
+        let body = read_body(response, MAX_BODY_BYTES).await;
+        let body = body.map_err(|error| describe_error(&error))?;
+        let body = body.ok_or("the answer is larger than 256 KiB")?;
         Ok(FetchedKeySet { body, max_age })
     }
 }

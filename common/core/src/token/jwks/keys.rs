@@ -3,33 +3,8 @@
 use serde::Serialize;
 use serde_json::{Map, Value};
 
-use super::status::SkippedKey;
 use crate::clock::Timestamp;
 use crate::token::jwk::VerificationKey;
-
-/// The keys of an issuer, with the times of their refreshes.
-#[derive(Clone, Debug, Serialize)]
-#[serde(rename_all = "camelCase")]
-pub struct IssuerKeys {
-    /// `iss`.
-    pub issuer: String,
-    /// URL that the keys are fetched from.
-    pub url: String,
-    /// Whether tokens of this issuer can be verified.
-    pub usable: bool,
-    /// The usable keys, sorted by `kid`.
-    pub keys: Vec<PublicKeyInfo>,
-    /// Skipped keys, with the reason.
-    pub skipped: Vec<SkippedKey>,
-    /// Time of the last successful fetch of this process.
-    pub last_refresh: Option<String>,
-    /// Error of the last failed fetch.
-    pub last_error: Option<String>,
-    /// Time of the last failed fetch.
-    pub last_error_at: Option<String>,
-    /// Time of the next background refresh.
-    pub next_refresh: String,
-}
 
 /// A public key.
 #[derive(Clone, Debug, Serialize)]
@@ -49,15 +24,13 @@ pub struct PublicKeyInfo {
     pub first_seen: Timestamp,
 }
 
-// === impl PublicKeyInfo ===
-
 impl PublicKeyInfo {
     pub(super) fn of(key_id: &str, key: &VerificationKey) -> Self {
-        let jwk = key.public_jwk().clone();
+        let jwk = key.public_jwk.clone();
         let text = |name: &str| jwk.get(name).and_then(Value::as_str).map(str::to_owned);
         Self {
             kid: key_id.to_owned(),
-            alg: format!("{:?}", key.algorithm()),
+            alg: format!("{:?}", key.algorithm),
             kty: text("kty"),
             r#use: text("use"),
             jwk,

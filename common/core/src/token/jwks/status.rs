@@ -7,24 +7,25 @@ use serde::Serialize;
 use crate::backoff::{Backoff, Delays, jittered};
 use crate::clock::{Period, Timestamp};
 
-/// The status of one issuer's keys, as the admin listener shows it (`/jwks/status`).
+/// The status of one issuer's keys, as the admin listener shows it: with the `kid`s of the usable keys
+/// (`/jwks/status`), or with the keys (`/admin/keys`).
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct JwksStatus {
+pub struct JwksStatus<K = String> {
     /// `iss`.
     pub issuer: String,
     /// URL that the keys are fetched from.
     pub url: String,
     /// Whether tokens of this issuer can be verified.
     pub usable: bool,
-    /// `kid`s of the usable keys.
-    pub keys: Vec<String>,
+    /// The usable keys, sorted by `kid`.
+    pub keys: Vec<K>,
     /// Skipped keys, with the reason.
     pub skipped: Vec<SkippedKey>,
     /// Age of the key set in seconds.
     pub age_s: Option<u64>,
     /// Time of the last successful fetch of this process.
-    pub last_success: Option<String>,
+    pub last_refresh: Option<String>,
     /// Error of the last failed fetch.
     pub last_error: Option<String>,
     /// Time of the last failed fetch.

@@ -13,7 +13,7 @@ use super::fixtures::{
 use crate::clock::{Period, Timestamp};
 use crate::token::cache::{CachedResult, TokenCache};
 use crate::token::digest::TokenHasher;
-use crate::token::jwk::NamedKey;
+use crate::token::jwk::VerificationKey;
 use crate::token::{Caller, Claims, Service, TokenError, User, VerifierOptions};
 
 #[tokio::test]
@@ -196,7 +196,8 @@ proptest! {
     fn cache_agrees_with_a_plain_map(steps in steps(), bytes in prop_oneof![Just(900usize), Just(1 << 20)]) {
         let (cache, clock, hasher) = (TokenCache::new(bytes), clock(), TokenHasher::new(b"one fixed secret"));
         let members = RSA.jwk("u1");
-        let key = Arc::new(NamedKey::read(members.as_object().expect("an object")).expect("a key").key);
+        let (_, key) = VerificationKey::read(members.as_object().expect("an object")).expect("a key");
+        let key = Arc::new(key);
         key.extend_until(Timestamp(i64::MAX));
         let mut generation = 1;
         let mut said: HashMap<String, (Result<i64, ()>, Timestamp, u32)> = HashMap::new();
@@ -239,12 +240,9 @@ proptest! {
 /// Uses names in the format of a pool.
 #[test]
 fn default_size_holds_a_hundred_thousand_tokens() {
-    let named = NamedKey::read(RSA.jwk("u1").as_object().unwrap()).expect("a key");
-    let (cache, key, hasher) = (
-        TokenCache::new(40 << 20),
-        Arc::new(named.key),
-        TokenHasher::new(b"one fixed secret"),
-    );
+    let (_, key) = VerificationKey::read(RSA.jwk("u1").as_object().unwrap()).expect("a key");
+    let (cache, key) = (TokenCache::new(40 << 20), Arc::new(key));
+    let hasher = TokenHasher::new(b"one fixed secret");
     for number in 0..100_000 {
         let user = User {
             issuer: USERS.into(),

@@ -293,7 +293,6 @@ impl World {
         Self::new(&[RSA.jwk("u1")], &[OTHER_RSA.jwk("s1")]).await
     }
 
-    /// Replaces the trusted issuers.
     pub(super) async fn trust(&self, issuers: Vec<Issuer>) {
         self.verifier.adopt(self.verifier.prepare(issuers).await);
     }

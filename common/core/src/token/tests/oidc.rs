@@ -237,5 +237,5 @@ async fn provider_keys_are_refreshed() {
     assert!(provider.verify(&next).await.is_ok());
     let rejection = provider.rejection(&token).await;
     assert_eq!(rejection, Some(TokenError::KeyUnknown));
-    assert_eq!(provider.verifier.status().keys, ["p2"]);
+    assert_eq!(provider.verifier.source.status().keys, ["p2"]);
 }

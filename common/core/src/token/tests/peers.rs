@@ -5,6 +5,7 @@ use std::path::PathBuf;
 use std::process::Command;
 use std::time::Duration;
 
+use fastrand::Rng;
 use serde_json::{Value, json};
 
 use super::fixtures::{Behaviour, OTHER_RSA, RSA, Server, Signer, issuers};
@@ -32,31 +33,11 @@ const NAMES: &str = "iss,sub,aud,exp,nbf,iat,jti,token_use,client_id,username,co
 const HEADER_NAMES: &str = "alg,kid,typ,cty,crit,jku,jwk,x5u,x5c,x5t,x5t#S256,b64,zip,enc,epk,apu,a,,__proto__,\
     constructor";
 
-/// SplitMix64, which generates the same tokens in every run.
-struct Random(u64);
-
-impl Random {
-    fn next(&mut self) -> u64 {
-        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
-        let mixed = (self.0 ^ (self.0 >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
-        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
-        mixed ^ (mixed >> 31)
-    }
-
-    fn below(&mut self, end: usize) -> usize {
-        usize::try_from(self.next() >> 33).unwrap() % end.max(1)
-    }
-
-    fn of<'a, T: ?Sized>(&mut self, all: &[&'a T]) -> &'a T {
-        all[self.below(all.len())]
-    }
-}
-
 /// Named members in order, with the text of their values.
 type Members = Vec<(String, String)>;
 
 struct Corpus {
-    random: Random,
+    random: Rng,
     now_s: i64,
     signers: [(Signer, &'static str); 2],
 }
@@ -65,7 +46,8 @@ impl Corpus {
     fn new(now_s: i64) -> Self {
         let signers = [(Signer::ec(), "k1"), (Signer::ed(), "k2")];
         Self {
-            random: Random(7),
+            // The same tokens in every run.
+            random: Rng::with_seed(7),
             now_s,
             signers,
         }
@@ -99,7 +81,7 @@ impl Corpus {
     /// Generates a token of one of eight kinds.
     fn token(&mut self, kind: usize) -> String {
         let (mut header, mut claims) = (Vec::new(), self.claims());
-        let signer = self.random.below(20);
+        let signer = self.random.usize(..20);
         let key_id = self.signers.get(signer % 3).map_or("k3", |(_, id)| id);
         for (name, value) in [("alg", self.signer(key_id).alg()), ("kid", key_id)] {
             header.push((name.to_owned(), format!("\"{value}\"")));
@@ -118,7 +100,7 @@ impl Corpus {
             _ => {}
         }
         let by = match kind {
-            6 => self.random.of(&["k1", "k2", "k3", "other"]),
+            6 => ["k1", "k2", "k3", "other"][self.random.usize(..4)],
             _ => key_id,
         };
         let token = self.signer(by).raw(header.as_bytes(), claims.as_bytes());
@@ -139,15 +121,15 @@ impl Corpus {
         let names: Vec<&str> = names.split(',').collect();
         let values = VALUES.split("  ").flat_map(|line| line.split('\n'));
         let values: Vec<&str> = values.collect();
-        for _ in 0..=self.random.below(2) {
-            let name = self.random.of(&names).to_owned();
+        for _ in 0..=self.random.usize(..2) {
+            let name = names[self.random.usize(..names.len())].to_owned();
             let ahead = [-100_000, -600, 600, 100_000];
-            let value = match self.random.below(4) {
-                0 => (self.now_s + ahead[self.random.below(4)]).to_string(),
-                _ => self.random.of(&values).to_owned(),
+            let value = match self.random.usize(..4) {
+                0 => (self.now_s + ahead[self.random.usize(..4)]).to_string(),
+                _ => values[self.random.usize(..values.len())].to_owned(),
             };
             let known = members.iter().position(|(known, _)| *known == name);
-            match (known, self.random.below(4)) {
+            match (known, self.random.usize(..4)) {
                 (Some(place), 0) => drop(members.remove(place)),
                 (Some(_), 1) | (None, _) => members.push((name, value)),
                 (Some(place), _) => members[place].1 = value,
@@ -157,31 +139,30 @@ impl Corpus {
 
     /// Inserts, removes or repeats text at random.
     fn spoil(&mut self, text: &mut String) {
-        let mut at = self.random.below(text.len() + 1);
+        let mut at = self.random.usize(..text.len() + 1);
         while !text.is_char_boundary(at) {
             at -= 1;
         }
-        match self.random.below(3) {
+        match self.random.usize(..3) {
             0 if at < text.len() => drop(text.remove(at)),
             1 => text.insert_str(at, &text[at..].chars().take(3).collect::<String>()),
             _ => {
                 let snippets: Vec<&str> = SNIPPETS.split('|').skip(1).collect();
-                text.insert_str(at, self.random.of(&snippets));
+                text.insert_str(at, snippets[self.random.usize(..snippets.len())]);
             }
         }
     }
 
-    /// Edits the encoded token.
     fn edit(&mut self, mut token: String) -> String {
         const CHARACTERS: &[u8] =
             b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_.=+/ \n\t%~";
         // Edits at the end change the signature's last character, which has unused bits.
-        let at = match self.random.below(3) {
+        let at = match self.random.usize(..3) {
             0 => token.len() - 1,
-            _ => self.random.below(token.len()),
+            _ => self.random.usize(..token.len()),
         };
-        let character = char::from(CHARACTERS[self.random.below(CHARACTERS.len())]);
-        match self.random.below(4) {
+        let character = char::from(CHARACTERS[self.random.usize(..CHARACTERS.len())]);
+        match self.random.usize(..4) {
             0 => drop(token.remove(at)),
             1 => token.insert(at, character),
             2 => token.push(character),

@@ -78,21 +78,14 @@ async fn run(file: &str, token: &str, at_least_valid: usize) {
 }
 
 #[tokio::test]
-async fn wycheproof_json_web_signature() {
-    run("json_web_signature_test.json", "jws", 8).await;
-}
-
-#[tokio::test]
-async fn wycheproof_json_web_key() {
-    run("json_web_key_test.json", "jws", 1).await;
-}
-
-#[tokio::test]
-async fn wycheproof_json_web_crypto() {
-    run("json_web_crypto_test.json", "jws", 2).await;
-}
-
-#[tokio::test]
-async fn wycheproof_json_web_encryption() {
-    run("json_web_encryption_test.json", "jwe", 0).await;
+async fn tokens_and_keys_of_wycheproof_are_judged_alike() {
+    for (name, token, at_least_valid) in [
+        ("signature", "jws", 8),
+        ("key", "jws", 1),
+        ("crypto", "jws", 2),
+        ("encryption", "jwe", 0),
+    ] {
+        let file = format!("json_web_{name}_test.json");
+        run(&file, token, at_least_valid).await;
+    }
 }

@@ -19,13 +19,8 @@ pub struct RedisServer {
     child: Child,
 }
 
-// === impl RedisServer ===
-
 impl RedisServer {
     /// Starts a server with command line options such as `--appendonly yes`.
-    ///
-    /// # Panics
-    /// If `redis-server` is not installed or does not start.
     pub async fn start(options: &[&str]) -> Self {
         let port = free_port().to_string();
         let own = ["--port", &port, "--bind", "127.0.0.1"];
@@ -35,9 +30,6 @@ impl RedisServer {
 
     /// Starts a sentinel that monitors a master under the name `mymaster`, with settings in a file
     /// that it rewrites.
-    ///
-    /// # Panics
-    /// As [`RedisServer::start`].
     pub async fn sentinel_of(master: &Self) -> Self {
         let (port, of, folder) = (free_port().to_string(), master.port, temporary_folder());
         let settings = format!(
@@ -73,21 +65,12 @@ impl RedisServer {
     }
 
     /// Sends a command whose answer is `OK`, such as `SAVE`.
-    ///
-    /// # Panics
-    /// If the answer is different.
     pub async fn command(&self, command: &str) {
         let answer: String = self.query(command).await.expect("Redis answers");
         assert_eq!(answer, "OK", "{command}");
     }
 
     /// Sends a command.
-    ///
-    /// # Errors
-    /// The server does not answer, or with an error.
-    ///
-    /// # Panics
-    /// If the command is empty.
     pub async fn query<T: FromRedisValue>(&self, command: &str) -> RedisResult<T> {
         let client = redis::Client::open(self.url())?;
         let mut connection = client.get_multiplexed_async_connection().await?;
@@ -100,9 +83,6 @@ impl RedisServer {
     }
 
     /// Kills the server with SIGKILL.
-    ///
-    /// # Panics
-    /// If it has exited by itself before.
     pub async fn kill(&mut self) {
         let ended = self.child.try_wait().expect("the child can be polled");
         assert!(ended.is_none(), "Redis exited by itself");
@@ -110,18 +90,12 @@ impl RedisServer {
     }
 
     /// Restarts the server with its data at the same port.
-    ///
-    /// # Panics
-    /// As [`RedisServer::start`].
     pub async fn restart(&mut self) {
         self.child = spawn(&self.folder, &self.arguments);
         self.wait().await;
     }
 
     /// Sends a signal: `STOP` suspends the server, `CONT` resumes it.
-    ///
-    /// # Panics
-    /// If the server has exited.
     pub async fn signal(&self, name: &str) {
         let pid = self.child.id().expect("Redis runs").to_string();
         let sent = Command::new("kill")

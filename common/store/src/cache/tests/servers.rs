@@ -1,5 +1,5 @@
 //! Tests with real servers that are killed, suspended and failed over: one server, a demoted master,
-//! a cluster, a sentinel, and TLS.
+//! a cluster, and TLS.
 
 use std::process::{Command, Stdio};
 
@@ -120,43 +120,6 @@ async fn cluster_serves_every_call() {
     recovers(&cache).await;
     let has_changed = async || cache.epoch("a").await.is_ok_and(|another| another != epoch);
     eventually("the restarted node has another epoch", has_changed).await;
-}
-
-#[tokio::test]
-async fn sentinel_reports_the_master_and_its_successor() {
-    let first = RedisServer::start(&[]).await;
-    let of = first.port().to_string();
-    let replica = [
-        "--replicaof",
-        "127.0.0.1",
-        &of,
-        "--repl-diskless-sync-delay",
-        "0",
-    ];
-    let second = RedisServer::start(&replica).await;
-    let sentinel = RedisServer::sentinel_of(&first).await;
-    let hosts = format!("127.0.0.1:1,127.0.0.1:{}", sentinel.port());
-    let cache = open(&format!("redis-sentinel://{hosts}/mymaster")).await;
-    works(&cache).await.expect("the first master");
-    let epoch = cache.epoch("moved").await;
-    // The sentinel must have discovered the replica, and the replica must be in sync.
-    let failover = async || {
-        let accepted = sentinel.query::<String>("SENTINEL FAILOVER mymaster").await;
-        accepted.is_ok()
-    };
-    eventually("the sentinel fails over", failover).await;
-    let is_master = async || {
-        let state = second.query::<String>("INFO replication").await;
-        state.is_ok_and(|state| state.contains("role:master"))
-    };
-    eventually("the replica takes over", is_master).await;
-    drop(first);
-    let is_found = async || cache.set("moved", b"1", MINUTE).await.is_ok();
-    eventually("the cache finds the new master", is_found).await;
-    let moved = second.query::<i64>("EXISTS postern:moved").await;
-    assert_eq!(moved.expect("answers"), 1);
-    let taken_values_may_reappear = cache.epoch("moved").await != epoch;
-    assert!(taken_values_may_reappear);
 }
 
 #[tokio::test]

@@ -16,9 +16,8 @@ pub(super) fn breaks_connection(error: &sqlx::Error) -> bool {
         // 25006: read-only. 57P: server shutdown or startup. 26000, 42P05: the prepared statements
         // are those of another session.
         // 0A000: a migration invalidated a cached plan.
-        return is_fatal
-            || ["08", "57P"].iter().any(|class| code.starts_with(class))
-            || matches!(&*code, "25006" | "26000" | "42P05" | "0A000");
+        let codes = ["08", "57P", "25006", "26000", "42P05", "0A000"];
+        return is_fatal || codes.iter().any(|class| code.starts_with(class));
     }
     matches!(
         error,
@@ -34,10 +33,8 @@ pub(super) fn breaks_connection(error: &sqlx::Error) -> bool {
 pub(super) fn is_transient(error: &sqlx::Error) -> bool {
     if let sqlx::Error::Database(error) = error {
         let code = error.code().unwrap_or_default();
-        return ["08", "53", "57P"]
-            .iter()
-            .any(|class| code.starts_with(class))
-            || code == "25006";
+        let codes = ["08", "53", "57P", "25006"];
+        return codes.iter().any(|class| code.starts_with(class));
     }
     matches!(error, sqlx::Error::Io(_) | sqlx::Error::Protocol(_))
 }

@@ -161,9 +161,6 @@ impl PostgresPool {
     }
 
     /// Takes an idle connection, or opens one.
-    ///
-    /// # Errors
-    /// No connection became available within the acquire timeout, or the pool is closed.
     pub async fn acquire(&self) -> Result<PooledConnection, sqlx::Error> {
         let deadline_at = Instant::now() + self.shared.acquire_timeout;
         let waiting = Arc::clone(&self.shared.waiting);
@@ -225,9 +222,6 @@ impl PostgresPool {
 
     /// Begins a transaction. Its statements have no deadline of their own, see
     /// [`PostgresPool::within_deadline`].
-    ///
-    /// # Errors
-    /// As any statement.
     pub async fn begin(&self) -> Result<PostgresTransaction, sqlx::Error> {
         let mut connection = self.acquire().await?;
         let began = timeout(self.deadline, connection.execute("BEGIN")).await;
@@ -251,9 +245,6 @@ impl PostgresPool {
 
     /// Executes a transaction within one deadline. Its failures are those of `sql`: the statement
     /// that the transaction is for.
-    ///
-    /// # Errors
-    /// As [`PostgresPool::within_deadline`].
     pub async fn in_transaction<T>(
         &self,
         sql: &'static str,

@@ -14,8 +14,6 @@ pub(super) struct ConnectTargets {
     has_tls_mode: bool,
 }
 
-// === impl ConnectTargets ===
-
 impl ConnectTargets {
     /// Parses `postgres://user:password@a:5432,b:5433/name?target_session_attrs=read-write`. What
     /// follows the hosts applies to each of them.

@@ -5,7 +5,7 @@ use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::io::copy_bidirectional;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::watch;
 use url::Url;
@@ -21,13 +21,8 @@ pub struct Relay {
     accepted: Arc<AtomicUsize>,
 }
 
-// === impl Relay ===
-
 impl Relay {
     /// Starts a relay to the server of a URL, and returns the URL through the relay.
-    ///
-    /// # Panics
-    /// If the URL has no numeric host and port, or no port is free.
     pub async fn start(url: &str) -> (Self, String) {
         let mut url = Url::parse(url).expect("a URL");
         let host = url
@@ -82,7 +77,7 @@ impl Relay {
 }
 
 async fn forward(
-    client: TcpStream,
+    mut client: TcpStream,
     server: SocketAddr,
     mut state_generation: watch::Receiver<u64>,
 ) {
@@ -92,45 +87,16 @@ async fn forward(
         let _client = client;
         return std::future::pending().await;
     }
-    let Ok(server) = TcpStream::connect(server).await else {
+    let Ok(mut server) = TcpStream::connect(server).await else {
         return;
     };
-    let ((from_client, to_client), (from_server, to_server)) =
-        (client.into_split(), server.into_split());
+    let stopped = async {
+        let changed = state_generation.wait_for(|count| *count != generation);
+        drop(changed.await);
+    };
     tokio::select! {
-        () = copy(from_client, to_server, &state_generation, generation) => {}
-        () = copy(from_server, to_client, &state_generation, generation) => {}
-    }
-}
-
-/// Copies until either side closes. Once forwarding stops, never returns, which keeps the
-/// connection open.
-async fn copy(
-    mut from: tokio::net::tcp::OwnedReadHalf,
-    mut to: tokio::net::tcp::OwnedWriteHalf,
-    state_generation: &watch::Receiver<u64>,
-    generation: u64,
-) {
-    let mut state_generation = state_generation.clone();
-    let mut bytes = vec![0; 64 << 10];
-    loop {
-        let stopped = async {
-            drop(
-                state_generation
-                    .wait_for(|count| *count != generation)
-                    .await,
-            );
-        };
-        let read = tokio::select! {
-            biased;
-            () = stopped => None,
-            read = from.read(&mut bytes) => Some(read.unwrap_or(0)),
-        };
-        let Some(count) = read else {
-            return std::future::pending().await;
-        };
-        if count == 0 || to.write_all(&bytes[..count]).await.is_err() {
-            return;
-        }
+        biased;
+        () = stopped => std::future::pending().await,
+        _closed = copy_bidirectional(&mut client, &mut server) => {}
     }
 }

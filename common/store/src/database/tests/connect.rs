@@ -1,8 +1,7 @@
-//! New connections to PostgreSQL: the order of hosts, the startup message, and rejections.
+//! New connections to PostgreSQL: the order of hosts, and rejections.
 
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpListener;
-use tokio::sync::mpsc;
 
 use super::super::testing::{Relay, TestDatabase, postgres};
 use super::outage::opened;
@@ -60,12 +59,10 @@ async fn hosts_are_tried_in_order_at_each_connect() {
     drop((held, other));
 }
 
-/// Starts a server that rejects each connection with this SQLSTATE. Returns its URL and the
-/// startup messages that it receives.
-async fn rejecting(sqlstate: &'static str) -> (String, mpsc::UnboundedReceiver<Vec<u8>>) {
+/// Starts a server that rejects each connection with this SQLSTATE. Returns its URL.
+async fn rejecting(sqlstate: &'static str) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let port = listener.local_addr().expect("bound").port();
-    let (seen, messages) = mpsc::unbounded_channel();
     tokio::spawn(async move {
         while let Ok((mut client, _)) = listener.accept().await {
             // A message without a type begins with its length.
@@ -74,15 +71,13 @@ async fn rejecting(sqlstate: &'static str) -> (String, mpsc::UnboundedReceiver<V
             };
             let mut message = vec![0; usize::try_from(length).expect("a length") - 4];
             client.read_exact(&mut message).await.expect("a message");
-            let _gone = seen.send(message);
             let fields = format!("SFATAL\0VFATAL\0C{sqlstate}\0Mrejected\0\0");
             let length = u32::try_from(fields.len() + 4).expect("short");
             let response = [&b"E"[..], &length.to_be_bytes(), fields.as_bytes()].concat();
             let _gone = client.write_all(&response).await;
         }
     });
-    let url = format!("postgres://ada@127.0.0.1:{port}/x?sslmode=disable");
-    (url, messages)
+    format!("postgres://ada@127.0.0.1:{port}/x?sslmode=disable")
 }
 
 #[tokio::test]
@@ -99,7 +94,7 @@ async fn sqlstate_decides_whether_connecting_is_retried() {
         ("28000", false),
         ("3D000", false),
     ] {
-        let (url, _messages) = rejecting(sqlstate).await;
+        let url = rejecting(sqlstate).await;
         let probed = Database::probe(&url, &DatabaseOptions::new("test")).await;
         match probed {
             Ok(Availability::Unavailable(reason)) if may_succeed_later => {
@@ -113,36 +108,4 @@ async fn sqlstate_decides_whether_connecting_is_retried() {
         }
     }
     assert!(wrong.is_empty(), "{wrong:?}");
-}
-
-/// PgBouncer rejects every other parameter, unless it is configured to ignore it.
-#[tokio::test]
-async fn startup_message_suits_a_connection_pooler() {
-    const ACCEPTED: [&str; 7] = [
-        "user",
-        "database",
-        "application_name",
-        "client_encoding",
-        "datestyle",
-        "timezone",
-        "standard_conforming_strings",
-    ];
-    let (url, mut messages) = rejecting("28000").await;
-    Database::probe(&url, &DatabaseOptions::new("postern-test"))
-        .await
-        .expect_err("rejected");
-    let message = messages.recv().await.expect("a startup message");
-    assert_eq!(message[..4], [0, 3, 0, 0], "the protocol version");
-    let text = String::from_utf8(message[4..].to_vec()).expect("text");
-    let words: Vec<&str> = text.split('\0').collect();
-    let names: Vec<String> = words
-        .chunks(2)
-        .map(|pair| pair[0].to_ascii_lowercase())
-        .filter(|name| !name.is_empty())
-        .collect();
-    assert!(names.contains(&"application_name".to_owned()), "{text:?}");
-    assert!(
-        names.iter().all(|name| ACCEPTED.contains(&name.as_str())),
-        "{text:?}"
-    );
 }

@@ -14,8 +14,6 @@ pub struct PostgresTransaction {
     deadline: Duration,
 }
 
-// === impl PostgresTransaction ===
-
 impl PostgresTransaction {
     pub(super) fn new(connection: PooledConnection, deadline: Duration) -> Self {
         Self {
@@ -28,20 +26,8 @@ impl PostgresTransaction {
     ///
     /// # Errors
     /// As any statement. After a timeout the transaction may have been committed.
-    pub async fn commit(self) -> Result<(), sqlx::Error> {
-        self.end("COMMIT").await
-    }
-
-    /// Rolls the transaction back and returns its connection to the pool.
-    ///
-    /// # Errors
-    /// As any statement.
-    pub async fn rollback(self) -> Result<(), sqlx::Error> {
-        self.end("ROLLBACK").await
-    }
-
-    async fn end(mut self, statement: &'static str) -> Result<(), sqlx::Error> {
-        let ended = timeout(self.deadline, self.connection.execute(statement)).await;
+    pub async fn commit(mut self) -> Result<(), sqlx::Error> {
+        let ended = timeout(self.deadline, self.connection.execute("COMMIT")).await;
         self.connection.finish(ended, self.deadline).map(drop)
     }
 }
