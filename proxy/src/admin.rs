@@ -1,5 +1,5 @@
-//! The admin listener: `/livez`, `/readyz`, `/metrics`, `/config/status`, `/routes`,
-//! `/upstreams`, `/upstreams/names`, `/jwks/status`; and, with `[admin] token_env`, the routes under
+//! The admin listener: `/livez`, `/readyz`, `/metrics`, `/config/status`, `/upstreams`,
+//! `/upstreams/names`, `/jwks/status`; and, with `[admin] token_env`, the routes under
 //! `/admin/`, one module for each.
 
 mod config;
@@ -25,8 +25,8 @@ use serde_json::{Value, json};
 use tokio::net::TcpListener;
 
 use crate::config_editor::{ConfigEditor, MAX_TEXT_BYTES};
-use crate::routing::listing::RouteSummary;
 use crate::state::GatewayState;
+use crate::state::config_status::ConfigStatus;
 use crate::upstream::{EndpointStatus, NameStatus};
 
 /// Maximum bytes of a request body: a configuration text as a JSON string, in which quotes and line
@@ -45,7 +45,6 @@ pub(crate) fn router(
     let editing = editor.map_or_else(Router::new, config::routes);
     let own = Router::new()
         .route("/config/status", get(config_status))
-        .route("/routes", get(route_list))
         .route("/upstreams", get(endpoint_list))
         .route("/upstreams/names", get(upstream_names))
         .route("/jwks/status", get(jwks_status))
@@ -85,13 +84,8 @@ pub(crate) async fn serve(
     postern_service::admin::serve(listener, router, limits, &hosts, stop).await;
 }
 
-async fn config_status(Shared(state): Shared<Arc<GatewayState>>) -> Json<Value> {
-    let status = state.config_status.lock().clone();
-    Json(serde_json::to_value(status).unwrap_or_default())
-}
-
-async fn route_list(Shared(state): Shared<Arc<GatewayState>>) -> Json<Vec<RouteSummary>> {
-    Json(routes::summaries(&state.runtime_config.load()))
+async fn config_status(Shared(state): Shared<Arc<GatewayState>>) -> Json<ConfigStatus> {
+    Json(state.config_status.lock().clone())
 }
 
 async fn endpoint_list(
@@ -99,13 +93,9 @@ async fn endpoint_list(
 ) -> Json<BTreeMap<String, Vec<EndpointStatus>>> {
     let config = state.runtime_config.load();
     let pools = config.pools.iter().map(|pool| {
-        let now = pool.now_ms();
-        let endpoints = pool
-            .endpoints()
-            .iter()
-            .map(|endpoint| endpoint.status(now))
-            .collect();
-        (pool.config.name.clone(), endpoints)
+        let (now, endpoints) = (pool.now_ms(), pool.endpoints());
+        let endpoints = endpoints.iter().map(|endpoint| endpoint.status(now));
+        (pool.config.name.clone(), endpoints.collect())
     });
     Json(pools.collect())
 }
@@ -114,10 +104,8 @@ async fn upstream_names(
     Shared(state): Shared<Arc<GatewayState>>,
 ) -> Json<BTreeMap<String, Vec<NameStatus>>> {
     let config = state.runtime_config.load();
-    let names = config.pools.iter().map(|pool| {
-        let names = pool.names();
-        (pool.config.name.clone(), names)
-    });
+    let pools = config.pools.iter();
+    let names = pools.map(|pool| (pool.config.name.clone(), pool.names()));
     Json(names.filter(|(_, names)| !names.is_empty()).collect())
 }
 

@@ -34,7 +34,6 @@ pub(crate) use file::ApiKeyFile;
 /// The beginning of every key, by which it differs from a token and is found by secret scanners.
 const PREFIX: &str = "pk_";
 
-/// The issuer of the services that keys identify.
 const ISSUER: &str = "urn:postern:api-keys";
 
 /// The SHA-256 digest of a whole key.
@@ -53,7 +52,6 @@ struct ApiKey {
     last_used: AtomicI64,
 }
 
-/// The use of a key.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ApiKeyUse {
     pub(crate) id: Box<str>,
@@ -83,8 +81,6 @@ pub(crate) fn has_api_key(authorization: &[u8]) -> bool {
     let basic = basic.and_then(|(_, encoded)| STANDARD.decode(encoded.trim_ascii()).ok());
     has_key(authorization) || basic.is_some_and(|text| has_key(&text))
 }
-
-// === impl ApiKeys ===
 
 impl ApiKeys {
     /// Reads a file.
@@ -128,12 +124,10 @@ impl ApiKeys {
         Ok(Caller::Service(Arc::clone(&known.service)))
     }
 
-    /// Returns the number of keys.
     pub(crate) fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Returns the uses of all keys.
     pub(crate) fn uses(&self) -> impl Iterator<Item = ApiKeyUse> {
         self.0.values().map(|key| ApiKeyUse {
             id: key.id.clone(),
@@ -159,10 +153,7 @@ impl fmt::Debug for ApiKeys {
     }
 }
 
-// === impl ApiKey ===
-
 impl ApiKey {
-    /// Reads an entry of the file.
     fn read(entry: &Object<'_>) -> Option<(KeyDigest, Self)> {
         let id = entry.required("id", |field| read_word(field, "an id"));
         let name = entry.required("name", |field| read_word(field, "a name"));

@@ -66,8 +66,7 @@ pub use tls::{
     ListenerTlsConfig,
 };
 pub use upstream::{
-    HealthCheckConfig, HealthProbe, LoadBalancing, OutlierDetection, UpstreamConfig,
-    UpstreamTlsConfig,
+    HealthCheckConfig, LoadBalancing, OutlierDetection, UpstreamConfig, UpstreamTlsConfig,
 };
 pub use upstream_address::{AddressKind, UpstreamAddress};
 
@@ -174,7 +173,7 @@ impl Config {
             limits = {} => |field| field.object(ClientLimits::read),
             /// Settings of all routes.
             defaults = {} => |field| field.object(|table| {
-                Some(RouteSettings::read(table, &RouteSettings::default(), None))
+                Some(RouteSettings::read(table, &RouteSettings::built_in(), None))
             }),
             stop = {} => |field| field.object(ShutdownConfig::read),
             /// Hot restart with `run --take-over`. Read at start.
@@ -187,7 +186,7 @@ impl Config {
             routing = (Some(route::read_all(
                 root,
                 upstreams.as_deref().unwrap_or_default(),
-                defaults.as_ref().unwrap_or(&RouteSettings::default()),
+                defaults.as_ref().unwrap_or(&RouteSettings::built_in()),
             ))),
             acme_is_checked = (listen.as_deref().map(|listen| acme::check(root, listen))),
         } => {
@@ -257,7 +256,6 @@ impl Config {
     }
 }
 
-/// Reads a size that fits into memory.
 fn memory_size(field: Field<'_>) -> Option<usize> {
     let bytes = field.bytes()?;
     usize::try_from(bytes)
@@ -265,7 +263,6 @@ fn memory_size(field: Field<'_>) -> Option<usize> {
         .or_else(|| field.fail("out_of_range", "is more than this machine can hold"))
 }
 
-/// Reads the path of a file or folder.
 fn file_path(field: Field<'_>) -> Option<PathBuf> {
     field.typed("path").text(1..=4096).map(PathBuf::from)
 }

@@ -25,6 +25,7 @@ use tokio::sync::{mpsc, oneshot};
 use tokio::task::spawn_blocking;
 
 use crate::state::GatewayState;
+use crate::state::config_status::ConfigStatus;
 
 use check::ChangeSummary;
 pub(crate) use check::{CheckReport, CheckRules};
@@ -36,7 +37,6 @@ pub use warnings::{ConfigWarning, FoundWarnings};
 
 /// Maximum time for a check, with the wait for the one before.
 const CHECK_TIMEOUT: Duration = Duration::from_secs(8);
-/// Maximum time for a reload.
 const RELOAD_TIMEOUT: Duration = Duration::from_secs(30);
 /// The operator of a change that was not made over the admin listener.
 const FILE: &str = "file";
@@ -47,13 +47,11 @@ pub(crate) type ReloadRequests = mpsc::Receiver<oneshot::Sender<()>>;
 /// Held while a text is checked, by the editor or by a reload.
 pub(crate) type CheckPermit = Arc<tokio::sync::Mutex<()>>;
 
-/// The editor of the configuration file of this process.
 pub(crate) struct ConfigEditor {
-    path: PathBuf,
+    pub(crate) path: PathBuf,
     rules: CheckRules,
-    state: Arc<GatewayState>,
-    history: Mutex<ConfigHistory>,
-    /// The texts in force.
+    pub(crate) state: Arc<GatewayState>,
+    pub(crate) history: Mutex<ConfigHistory>,
     in_force: Mutex<Arc<ConfigFile>>,
     reloads: mpsc::Sender<oneshot::Sender<()>>,
     /// Changes are made one after the other.
@@ -63,7 +61,6 @@ pub(crate) struct ConfigEditor {
     author: Mutex<Option<(u64, String)>>,
 }
 
-/// A change of the file.
 #[derive(Debug)]
 pub(crate) struct ConfigChange {
     pub(crate) text: String,
@@ -74,31 +71,21 @@ pub(crate) struct ConfigChange {
     pub(crate) refuse_widened: bool,
 }
 
-/// A change that is in force.
 #[derive(Debug)]
 pub(crate) struct Changed {
     /// The hash of the file before.
     pub(crate) before: String,
-    pub(crate) active: Active,
+    /// The configuration in force after the reload.
+    pub(crate) active: ConfigStatus,
     /// Whether more requests are accepted than before.
     pub(crate) widened: bool,
     /// Whether the file had this text already.
     pub(crate) was_same: bool,
 }
 
-/// The configuration in force after a reload.
-#[derive(Debug)]
-pub(crate) struct Active {
-    pub(crate) hash: String,
-    pub(crate) version: u64,
-    /// Changed keys that take effect at the next start.
-    pub(crate) restart_needed: Vec<&'static str>,
-}
-
 /// Why a change was not made.
 #[derive(Debug)]
 pub(crate) enum ChangeError {
-    /// The file has another hash.
     FileChanged(String),
     /// The file cannot be written, with the reason.
     ReadOnly(String),
@@ -112,9 +99,7 @@ pub(crate) enum ChangeError {
     Unknown,
     /// The check, or the one before, takes too long.
     CheckTimeout,
-    /// A defect of the gateway.
     CheckPanicked,
-    /// The process is stopping.
     Stopping,
 }
 
@@ -122,8 +107,6 @@ pub(crate) enum ChangeError {
 pub(crate) fn hash_text(hash: u64) -> String {
     format!("{hash:016x}")
 }
-
-// === impl ConfigEditor ===
 
 impl ConfigEditor {
     /// Creates the editor of a file whose texts `in_force` are active. `history` is the folder of
@@ -152,19 +135,6 @@ impl ConfigEditor {
         (editor, requests)
     }
 
-    pub(crate) fn state(&self) -> &GatewayState {
-        &self.state
-    }
-
-    pub(crate) fn path(&self) -> &std::path::Path {
-        &self.path
-    }
-
-    /// Returns the earlier configurations.
-    pub(crate) fn history(&self) -> &Mutex<ConfigHistory> {
-        &self.history
-    }
-
     /// Reads the file, and the reason why it cannot be written, if there is one. Blocks.
     pub(crate) fn read(&self) -> (Result<ConfigFile, Exit>, Option<String>) {
         (ConfigFile::read(&self.path), read_only_reason(&self.path))
@@ -176,7 +146,7 @@ impl ConfigEditor {
         let before = {
             let history = self.history.lock();
             let newest = history.newest().map(|entry| entry.number);
-            newest.map(|number| (history.folder().to_owned(), number))
+            newest.map(|number| (history.folder.clone(), number))
         };
         let before = before.and_then(|(folder, number)| read_entry(&folder, number).ok());
         let before = before.map(|stored| ConfigFile::with_text(&self.path, stored.text));
@@ -195,7 +165,7 @@ impl ConfigEditor {
         let author = self.author.lock().take_if(|(known, _)| *known == hash);
         let (folder, newest) = {
             let history = self.history.lock();
-            (history.folder().to_owned(), history.newest().cloned())
+            (history.folder.clone(), history.newest().cloned())
         };
         let hash = hash_text(hash);
         if newest.as_ref().is_some_and(|newest| newest.hash == hash) {
@@ -215,7 +185,11 @@ impl ConfigEditor {
             operator: author.map_or_else(|| FILE.to_owned(), |(_, operator)| operator),
             summary,
         };
-        let stored = StoredEntry::of(entry, &self.path, files);
+        let stored = StoredEntry {
+            entry,
+            file: self.path.display().to_string(),
+            text: files.text().to_owned(),
+        };
         match write_entry(&folder, &stored) {
             Ok(()) => self.history.lock().push(stored.entry),
             Err(error) => self.history.lock().note_fault(error.to_string()),
@@ -334,9 +308,8 @@ impl ConfigEditor {
         self.reload().await.map(|_| ())
     }
 
-    /// Requests a reload and waits for it. Returns hash, version and the keys that need a restart,
-    /// or why the file is not active.
-    async fn reload(&self) -> Result<Result<Active, String>, ChangeError> {
+    /// Requests a reload and waits for it. Returns the status, or why the file is not active.
+    async fn reload(&self) -> Result<Result<ConfigStatus, String>, ChangeError> {
         let (done, reloaded) = oneshot::channel();
         let reload = async {
             self.reloads.send(done).await.ok()?;
@@ -349,19 +322,11 @@ impl ConfigEditor {
         let path = self.path.clone();
         let files = blocking(move || ConfigFile::read(&path)).await?;
         let expected = files.map(|files| hash_text(files.hash())).ok();
-        let status = self.state.config_status.lock();
-        Ok(match &status.hash {
-            Some(hash) if status.last_error.is_none() && Some(hash) == expected.as_ref() => {
-                Ok(Active {
-                    hash: hash.clone(),
-                    version: status.version,
-                    restart_needed: status.restart_needed.clone(),
-                })
-            }
-            Some(_) | None => {
-                let error = status.last_error.clone();
-                Err(error.unwrap_or_else(|| "the file has changed again".to_owned()))
-            }
+        let status = self.state.config_status.lock().clone();
+        Ok(match status.last_error {
+            Some(error) => Err(error),
+            None if expected.is_some() && status.hash == expected => Ok(status),
+            None => Err("the file has changed again".to_owned()),
         })
     }
 
@@ -370,7 +335,8 @@ impl ConfigEditor {
     }
 }
 
-async fn blocking<T: Send + 'static>(
+/// Runs work that blocks.
+pub(crate) async fn blocking<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, ChangeError> {
     // Fails only while the runtime stops.

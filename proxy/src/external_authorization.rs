@@ -1,19 +1,18 @@
 //! External authorization: a service that decides on requests which the policy of their route
 //! allows, as by `ext_authz` of Envoy over HTTP and `auth_request` of nginx.
 //!
-//! - **Enters:** method, target, host, scheme, client address and caller of a request.
+//! - **Enters:** header fields with method, target, host, scheme, client address and caller of a
+//!   request.
 //! - **Leaves:** header fields to add to it, or a rejection. Everything but a response with
 //!   2xx, 401 or 403 in time rejects the request with 503.
 //! - **May depend on:** [`crate::config`], [`postern_http::client_shares`], and [`crate::telemetry`] for
 //!   metrics.
 
-mod check_request;
-
 use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::{HeaderName, HeaderValue, StatusCode};
+use http::{HeaderMap, HeaderName, HeaderValue, StatusCode};
 use parking_lot::Mutex;
 use postern_core::backoff::Backoff;
 use postern_core::circuit_breaker::{BreakerPolicy, CircuitBreaker, FailureEffect};
@@ -24,10 +23,10 @@ use postern_http::client_shares::SharedBudget;
 use prometheus::{Histogram, IntCounter};
 use reqwest::redirect::Policy;
 use tokio::time::Instant;
+use uuid::Uuid;
 
 use crate::config::ExternalAuthorization;
 use crate::telemetry::metrics::GatewayMetrics;
-pub(crate) use check_request::CheckRequest;
 
 /// Maximum bytes of the header fields that are added to a request.
 const MAX_ADDED_BYTES: usize = 8 << 10;
@@ -44,7 +43,6 @@ const OPEN_TIME: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_s
 /// Header fields to add to a request.
 pub(crate) type AddedHeaders = Arc<[(HeaderName, HeaderValue)]>;
 
-/// The external authorization of a route.
 pub(crate) struct ExternalAuthorizer {
     pub(crate) config: ExternalAuthorization,
     client: reqwest::Client,
@@ -61,28 +59,31 @@ pub(crate) struct ExternalAuthorizer {
 struct Circuit {
     breaker: CircuitBreaker<Instant>,
     last_success: Option<Instant>,
-    /// The client whose check timed out last.
     last_timed_out: Option<u64>,
 }
 
 /// The decision on a check, or the reason for which there is none.
 type AuthorizationResult = Result<Decision, Failure>;
 
-/// The decision of the service.
 #[derive(Clone, Debug)]
 enum Decision {
     Allowed(AddedHeaders),
     Denied(Code),
 }
 
-/// The reason for which there is no decision.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 enum Failure {
+    #[error("no response in time")]
     TimedOut,
+    #[error("no connection, or no valid response")]
     Unreachable,
+    #[error("unexpected status {}", .0.as_u16())]
     Status(StatusCode),
+    #[error("the header fields to add are too large")]
     HeadersTooLarge,
+    #[error("as many calls in flight as in_flight allows")]
     AtCapacity,
+    #[error("the calls before have failed")]
     CircuitOpen,
 }
 
@@ -97,21 +98,6 @@ impl Failure {
         }
     }
 }
-
-impl fmt::Display for Failure {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            Self::TimedOut => f.write_str("no response in time"),
-            Self::Unreachable => f.write_str("no connection, or no valid response"),
-            Self::Status(status) => write!(f, "unexpected status {}", status.as_u16()),
-            Self::HeadersTooLarge => f.write_str("the header fields to add are too large"),
-            Self::AtCapacity => f.write_str("as many calls in flight as in_flight allows"),
-            Self::CircuitOpen => f.write_str("the calls before have failed"),
-        }
-    }
-}
-
-// === impl ExternalAuthorizer ===
 
 impl ExternalAuthorizer {
     /// # Errors
@@ -155,13 +141,19 @@ impl ExternalAuthorizer {
         })
     }
 
-    /// Has the service decide on a request. Returns the header fields to add to it.
+    /// Has the service decide on a request of a client, whose key in shares is `None` if it is not
+    /// known. Returns the header fields to add to it.
     ///
     /// # Errors
     /// `authorization_denied` (403) or `authorization_required` (401) if the service refuses,
     /// `authorization_unavailable` (503) if it does not decide.
-    pub(crate) async fn check(&self, check: &CheckRequest<'_>) -> Result<AddedHeaders, Problem> {
-        match self.call(check).await {
+    pub(crate) async fn check(
+        &self,
+        request_id: Uuid,
+        client: Option<u64>,
+        headers: impl FnOnce() -> HeaderMap,
+    ) -> Result<AddedHeaders, Problem> {
+        match self.call(client, headers).await {
             Ok(Decision::Allowed(added)) => {
                 self.allowed.inc();
                 Ok(added)
@@ -172,23 +164,27 @@ impl ExternalAuthorizer {
             }
             Err(failure) => {
                 self.failed.inc();
-                self.log_failure(check, failure);
+                let url = &self.config.url;
+                log_outage!(self.cause(), %request_id, %url, error = %failure, "external authorization failed");
                 Err(Code::AuthorizationUnavailable.into())
             }
         }
     }
 
-    async fn call(&self, check: &CheckRequest<'_>) -> AuthorizationResult {
-        let permit = self.calls.reserve(check.client_share, 1);
+    async fn call(
+        &self,
+        client: Option<u64>,
+        headers: impl FnOnce() -> HeaderMap,
+    ) -> AuthorizationResult {
+        let permit = self.calls.reserve(client, 1);
         let _permit = permit.ok_or(Failure::AtCapacity)?;
         let began = Instant::now();
         if !self.circuit.lock().breaker.allows_call(began) {
             return Err(Failure::CircuitOpen);
         }
-        let result = self.send(check).await;
+        let result = self.send(headers()).await;
         self.call_seconds.observe(began.elapsed().as_secs_f64());
-        let failure = result.as_ref().err().copied();
-        self.record_outcome(failure, check.client_share, began);
+        self.record_outcome(result.as_ref().err().copied(), client, began);
         result
     }
 
@@ -212,9 +208,9 @@ impl ExternalAuthorizer {
     }
 
     /// Sends the check and reads the response within the timeout.
-    async fn send(&self, check: &CheckRequest<'_>) -> AuthorizationResult {
+    async fn send(&self, headers: HeaderMap) -> AuthorizationResult {
         let request = self.client.get(self.config.url.clone());
-        let sent = request.headers(check.headers()).send().await;
+        let sent = request.headers(headers).send().await;
         let mut response = sent.map_err(|error| match error.is_timeout() {
             true => Failure::TimedOut,
             false => Failure::Unreachable,
@@ -234,8 +230,7 @@ impl ExternalAuthorizer {
         Ok(decision)
     }
 
-    /// Returns the fields of the response that are added to the request.
-    fn added(&self, response: &http::HeaderMap) -> Result<AddedHeaders, Failure> {
+    fn added(&self, response: &HeaderMap) -> Result<AddedHeaders, Failure> {
         let names = self.config.forward_headers.iter();
         let fields = names.flat_map(|name| {
             let values = response.get_all(name).iter();
@@ -252,19 +247,11 @@ impl ExternalAuthorizer {
         }
     }
 
-    /// Logs a failure as a rate-limited warning.
-    fn log_failure(&self, check: &CheckRequest<'_>, failure: Failure) {
-        let (request_id, url) = (check.request_id, &self.config.url);
-        log_outage!(self.cause(), %request_id, %url, error = %failure, "external authorization failed");
-    }
-
     /// Returns the cause that its log events share.
     fn cause(&self) -> String {
         format!("authorization {}", self.config.url)
     }
 }
-
-// === impl Circuit ===
 
 impl Circuit {
     /// Returns whether a failure of a call that began then is one of the service, and not of the

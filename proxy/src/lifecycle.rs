@@ -7,12 +7,10 @@
 
 pub(crate) mod app;
 mod background_tasks;
-mod events;
 mod file_checks;
 mod gauges;
 mod hot_restart;
 mod listener_tls;
-mod listeners;
 mod reload;
 mod socket_activation;
 mod startup_settings;
@@ -20,5 +18,4 @@ mod startup_settings;
 pub use app::App;
 pub use file_checks::check_files;
 pub use hot_restart::{InheritedListeners, PreviousProcess};
-pub use listeners::Listeners;
-pub use socket_activation::InheritedSockets;
+pub use socket_activation::{InheritedSockets, Listeners};

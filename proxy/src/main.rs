@@ -69,18 +69,7 @@ enum CliCommand {
     Explain(ExplainArguments),
     /// Print which requests are decided differently by two configurations.
     #[command(after_help = examples::DIFF)]
-    Diff {
-        /// The configuration file in use.
-        old: PathBuf,
-        /// The configuration file to compare with it.
-        new: PathBuf,
-        /// Exit with status 1 if there is such a change.
-        #[arg(long, value_name = "KIND")]
-        fail_on: Option<FailOn>,
-        /// Print JSON, one change per line.
-        #[arg(long)]
-        json: bool,
-    },
+    Diff(DiffArguments),
     /// Manage API keys.
     #[command(after_help = examples::CREATE)]
     ApiKey {
@@ -90,6 +79,21 @@ enum CliCommand {
     /// Print the JSON schema of the configuration, for editors.
     #[command(after_help = examples::SCHEMA)]
     Schema,
+}
+
+/// The arguments of the `diff` command.
+#[derive(Args)]
+struct DiffArguments {
+    /// The configuration file in use.
+    old: PathBuf,
+    /// The configuration file to compare with it.
+    new: PathBuf,
+    /// Exit with status 1 if there is such a change.
+    #[arg(long, value_name = "KIND")]
+    fail_on: Option<FailOn>,
+    /// Print JSON, one change per line.
+    #[arg(long)]
+    json: bool,
 }
 
 /// Changes that let `diff` fail.
@@ -105,20 +109,24 @@ enum FailOn {
 enum ApiKeyCommand {
     /// Create a key: print it, and the entry for the file that `[api_keys]` names.
     #[command(after_help = examples::CREATE)]
-    Create {
-        /// Name of the service, as in the policies of routes.
-        #[arg(long)]
-        name: String,
-        /// Scopes, separated by commas.
-        #[arg(long, value_delimiter = ',')]
-        scopes: Vec<String>,
-        /// Days after which the key expires; without it, it does not.
-        #[arg(long, value_name = "DAYS", value_parser = clap::value_parser!(u32).range(1..=36_500))]
-        expires_in_days: Option<u32>,
-        /// Print JSON.
-        #[arg(long)]
-        json: bool,
-    },
+    Create(CreateArguments),
+}
+
+/// The arguments of the `api-key create` command.
+#[derive(Args)]
+struct CreateArguments {
+    /// Name of the service, as in the policies of routes.
+    #[arg(long)]
+    name: String,
+    /// Scopes, separated by commas.
+    #[arg(long, value_delimiter = ',')]
+    scopes: Vec<String>,
+    /// Days after which the key expires; without it, it does not.
+    #[arg(long, value_name = "DAYS", value_parser = clap::value_parser!(u32).range(1..=36_500))]
+    expires_in_days: Option<u32>,
+    /// Print JSON.
+    #[arg(long)]
+    json: bool,
 }
 
 /// The arguments of the `explain` command.
@@ -159,29 +167,10 @@ fn main() -> ExitCode {
                 json,
             } => check(&arguments.config, &env, &given, Output { json }),
             CliCommand::Explain(request) => explain(&arguments.config, &env, request),
-            CliCommand::Diff {
-                old,
-                new,
-                fail_on,
-                json,
-            } => diff(&old, &new, &env, fail_on, json),
+            CliCommand::Diff(arguments) => diff(&env, &arguments),
             CliCommand::ApiKey {
-                command:
-                    ApiKeyCommand::Create {
-                        name,
-                        scopes,
-                        expires_in_days,
-                        json,
-                    },
-            } => {
-                let lifetime = expires_in_days.map(|days| DAY * days);
-                let new = NewApiKey {
-                    name,
-                    scopes,
-                    lifetime,
-                };
-                create_api_key(&new, Output { json })
-            }
+                command: ApiKeyCommand::Create(arguments),
+            } => create_api_key(arguments),
             CliCommand::Schema => schema(),
         },
     )
@@ -213,8 +202,8 @@ fn run(path: &Path, env: &Env, take_over: bool) -> Result<(), Exit> {
                 .handover
                 .as_ref()
                 .ok_or_else(|| Exit::usage("--take-over needs [handover] socket"))?;
-            let (sockets, previous) = InheritedListeners::take(path)?.into_parts();
-            (sockets, Some(previous))
+            let inherited = InheritedListeners::take(path)?;
+            (inherited.sockets, Some(inherited.previous))
         } else {
             (inherited, None)
         };
@@ -302,15 +291,10 @@ fn explain(path: &Path, env: &Env, request: ExplainArguments) -> Result<(), Exit
     clippy::print_stderr,
     reason = "the output of a command"
 )]
-fn diff(
-    old: &Path,
-    new: &Path,
-    env: &Env,
-    fail_on: Option<FailOn>,
-    json: bool,
-) -> Result<(), Exit> {
-    let read = |path| config::load(path, |root| Config::read(root, env));
-    let (before, after) = (read(old)?, read(new)?);
+fn diff(env: &Env, arguments: &DiffArguments) -> Result<(), Exit> {
+    let (new, json) = (&arguments.new, arguments.json);
+    let read = |path: &Path| config::load(path, |root| Config::read(root, env));
+    let (before, after) = (read(&arguments.old)?, read(new)?);
     let found = postern_proxy::differences(&before, &after)
         .map_err(|error| Exit::usage(error.to_string()))?;
     let unknown = postern_proxy::uncompared_changes(&before, &after);
@@ -327,7 +311,7 @@ fn diff(
     if !json {
         println!("{} changes, {widened} widened", found.len());
     }
-    match fail_on {
+    match arguments.fail_on {
         Some(FailOn::Widened) if widened > 0 || unknown.is_some() => Err(Exit::failed(format!(
             "{}: more callers reach something, or may",
             new.display()
@@ -380,17 +364,23 @@ fn verify(config: &Config, token: &str) -> Result<CallerSource, Exit> {
     })
 }
 
-fn create_api_key(new: &NewApiKey, output: Output) -> Result<(), Exit> {
+fn create_api_key(arguments: CreateArguments) -> Result<(), Exit> {
+    let new = NewApiKey {
+        name: arguments.name,
+        scopes: arguments.scopes,
+        lifetime: arguments.expires_in_days.map(|days| DAY * days),
+    };
     let mut random = [0; 38];
     getrandom::fill(&mut random)
         .map_err(|error| Exit::unavailable(format!("no random numbers: {error}")))?;
-    let created = api_keys::create(new, &random, Clock::system().now())?;
-    let (key, entry) = (created.key.expose(), created.to_string());
+    let created = api_keys::create(&new, &random, Clock::system().now())?;
+    let (key, entry) = (created.key.expose(), &created.entry);
     let text = format!(
         "# The key, which is not shown again:\n{key}\n\n\
          # The entry for the file that [api_keys] names:\n{entry}"
     );
-    output.record(&text, &serde_json::json!({ "key": key, "entry": entry }))
+    let json = arguments.json;
+    Output { json }.record(&text, &serde_json::json!({ "key": key, "entry": entry }))
 }
 
 #[expect(clippy::print_stdout, reason = "the output of a command")]

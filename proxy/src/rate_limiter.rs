@@ -34,7 +34,6 @@ pub struct RateLimiter {
 
 #[derive(Debug, Default)]
 struct KeyShard {
-    /// The theoretical arrival time of each key.
     arrivals: AHashMap<u64, u64>,
     swept_at: u64,
 }
@@ -43,8 +42,6 @@ const SHARD_COUNT: usize = 32;
 
 /// Minimum interval between two sweeps of a full shard. Between sweeps, arbitrary keys are evicted.
 const SWEEP_INTERVAL_NS: u64 = 1_000_000_000;
-
-// === impl Rate ===
 
 impl Rate {
     /// Creates a rate of `requests` per `per`, with a burst of `burst` or else of `requests`. Both
@@ -74,8 +71,6 @@ impl Rate {
         Ok(next)
     }
 }
-
-// === impl RateLimiter ===
 
 impl RateLimiter {
     /// Creates a limiter for about `keys` keys (16 to 40 bytes each).
@@ -124,8 +119,6 @@ impl RateLimiter {
             .sum()
     }
 }
-
-// === impl KeyShard ===
 
 impl KeyShard {
     fn evict(&mut self, keys: usize, now: u64) {

@@ -66,7 +66,6 @@ pub(crate) struct GatewayState {
 }
 
 impl GatewayState {
-    /// Creates the context of a new request.
     pub(crate) fn new_context(&self) -> RequestContext {
         let now = self.clock.now();
         let in_flight = GaugeGuard::new(&self.metrics.requests_in_flight);
@@ -74,7 +73,6 @@ impl GatewayState {
         RequestContext::new(config, id, now, in_flight)
     }
 
-    /// Returns nanoseconds of a monotonic clock.
     pub(crate) fn monotonic_ns(&self, now: Instant) -> u64 {
         u64::try_from(now.saturating_duration_since(self.started_at).as_nanos()).unwrap_or(u64::MAX)
     }
@@ -84,7 +82,6 @@ impl GatewayState {
         self.key_seed.hash_one((client_limit_bits(address), salt))
     }
 
-    /// Counts and logs a rejected head.
     pub(crate) fn record_rejected_head(
         &self,
         id: Uuid,

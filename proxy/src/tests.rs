@@ -140,7 +140,6 @@ pub(crate) fn read_tables(tables: &str) -> Result<Config, String> {
     config.map_err(|exit| exit.message().to_owned())
 }
 
-/// Returns the position of a pattern.
 fn find(bytes: &[u8], pattern: &[u8]) -> Option<usize> {
     let mut windows = bytes.windows(pattern.len());
     windows.position(|window| window == pattern)

@@ -56,8 +56,8 @@ pub(crate) struct UpstreamPool {
     /// The HTTP/2 connections, if the upstream uses them.
     pub(crate) http2: Option<Http2Pool>,
     pub(crate) latency: Histogram,
-    attempts: IntCounter,
-    /// Failed attempts by upstream and cause.
+    /// Attempts to which an address was assigned.
+    pub(crate) attempts: IntCounter,
     failures: IntCounterVec,
     retries: IntCounter,
     retries_denied: IntCounter,
@@ -67,29 +67,16 @@ pub(crate) struct UpstreamPool {
 }
 
 /// The reason for which no address is available.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum NoEndpoint {
     /// No name has been resolved yet, or all addresses are excluded.
+    #[error("no name is resolved, or every address is unhealthy or ejected")]
     Unavailable,
-    /// All addresses have the maximum number of requests in flight.
+    #[error("every address has as many requests in flight as in_flight allows")]
     AtCapacity,
-    /// At least half of the requests in flight are in use, and the client has used its share.
+    #[error("half of in_flight is taken, and the client has an eighth of it")]
     ClientShareUsed,
 }
-
-impl fmt::Display for NoEndpoint {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::Unavailable => "no name is resolved, or every address is unhealthy or ejected",
-            Self::AtCapacity => "every address has as many requests in flight as in_flight allows",
-            Self::ClientShareUsed => {
-                "half of in_flight is taken, and the client has an eighth of it"
-            }
-        })
-    }
-}
-
-// === impl UpstreamPool ===
 
 impl UpstreamPool {
     /// Creates a pool. IP addresses are available at once; names are resolved in the background.
@@ -163,10 +150,9 @@ impl UpstreamPool {
         let before = self.endpoints.load_full();
         let after = self.discovery.endpoints(&before);
         let is_removed = |one: &&Arc<Endpoint>| !after.iter().any(|it| Arc::ptr_eq(it, one));
-        before
-            .iter()
-            .filter(is_removed)
-            .for_each(|it| self.drain(it));
+        for endpoint in before.iter().filter(is_removed) {
+            self.drain(endpoint);
+        }
         self.rotation.store(Arc::new(rotation(&after)));
         self.endpoints.store(Arc::new(after));
     }
@@ -196,22 +182,18 @@ impl UpstreamPool {
         tracing::info!(%upstream, %address, in_flight, "upstream address removed, draining");
     }
 
-    /// Returns the states of the names that are looked up.
     pub(crate) fn names(&self) -> Vec<NameStatus> {
         self.discovery.names(Instant::now())
     }
 
-    /// Returns the current addresses.
     pub(crate) fn endpoints(&self) -> Arc<Vec<Arc<Endpoint>>> {
         self.endpoints.load_full()
     }
 
-    /// Returns the retries that the budget allows now.
     pub(crate) fn available_retries(&self) -> i64 {
         self.retry_budget.available()
     }
 
-    /// Closes expired idle connections.
     pub(crate) fn evict_idle_connections(&self) {
         for endpoint in self.endpoints().iter() {
             endpoint.idle.evict(self.config.idle_timeout);
@@ -242,7 +224,6 @@ impl UpstreamPool {
         }
     }
 
-    /// Returns the maximum requests in flight of one client.
     fn client_limit(&self, endpoints: &[Arc<Endpoint>], now_ms: u64) -> usize {
         let taken = endpoints.iter().map(|endpoint| endpoint.in_flight()).sum();
         let available = endpoints.len() - count_excluded(endpoints, now_ms);
@@ -307,11 +288,6 @@ impl UpstreamPool {
                 (cause.as_str(), outlier.failures, ejected_ms / 1000);
             log_outage_state!(format!("upstream {upstream}"), %upstream, %address, cause, failures, ejected_s, "upstream address ejected");
         }
-    }
-
-    /// Counts an attempt, to which an address was assigned.
-    pub(crate) fn count_attempt(&self) {
-        self.attempts.inc();
     }
 
     /// Counts a failed attempt, or a request for which there is no address.

@@ -134,8 +134,7 @@ fn process_ends_although_nobody_reads_its_log() {
         if is_shared {
             command.stderr(writer.try_clone().expect("a descriptor"));
         } else {
-            let log = std::fs::File::create(folder.path().join("log")).expect("a file");
-            command.stderr(log);
+            command.stderr(std::fs::File::create(folder.path().join("log")).expect("a file"));
         }
         let mut child = command.stdout(writer).spawn().expect("starts");
         drop(command);

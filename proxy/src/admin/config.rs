@@ -12,11 +12,10 @@ use postern_core::{Code, Problem};
 use postern_service::admin_api::{self, AdminAction, Operator};
 use postern_service::http::{Json, RequestId};
 use serde_json::{Value, json};
-use tokio::task::spawn_blocking;
 
 use crate::config_editor::{
     ChangeError, Changed, CheckReport, ConfigChange, ConfigEditor, MAX_TEXT_BYTES, StoredEntry,
-    hash_text, read_entry,
+    blocking, hash_text, read_entry,
 };
 
 type Editor = Shared<Arc<ConfigEditor>>;
@@ -24,7 +23,6 @@ type Editor = Shared<Arc<ConfigEditor>>;
 /// Seconds after which a check can be tried again.
 const RETRY_AFTER_S: u32 = 5;
 
-/// Returns the routes.
 pub(super) fn routes(editor: &Arc<ConfigEditor>) -> Router {
     Router::new()
         .route("/admin/config", get(current).put(save))
@@ -38,10 +36,11 @@ pub(super) fn routes(editor: &Arc<ConfigEditor>) -> Router {
 /// Returns the file as it is now, and the state of the configuration in force.
 async fn current(Shared(editor): Editor) -> Result<JsonBody<Value>, Problem> {
     let reader = Arc::clone(&editor);
-    let (files, read_only) = blocking(move || reader.read()).await?;
-    let status = editor.state().config_status.lock().clone();
+    let read = blocking(move || reader.read()).await;
+    let (files, read_only) = read.map_err(change_problem)?;
+    let status = editor.state.config_status.lock().clone();
     let mut answer = json!({
-        "file": editor.path().display().to_string(),
+        "file": editor.path.display().to_string(),
         "text": null,
         "hash": null,
         "hashInForce": status.hash,
@@ -94,17 +93,17 @@ async fn save(
             ..replacement
         })
     })?;
-    let target = editor.path().display().to_string();
+    let target = editor.path.display().to_string();
     change(editor, replacement, operator, id, ("config.save", target)).await
 }
 
 /// Returns the earlier configurations, newest first, without their texts.
 async fn history(Shared(editor): Editor) -> JsonBody<Value> {
-    let history = editor.history().lock();
+    let history = editor.history.lock();
     let entries: Vec<_> = history.entries().collect();
     JsonBody(json!({
         "history": entries,
-        "folder": history.folder().display().to_string(),
+        "folder": history.folder.display().to_string(),
         "fault": history.fault,
     }))
 }
@@ -133,7 +132,7 @@ async fn restore(
 ) -> Result<Response, Problem> {
     let replacement = body.read(|body| read_change(body, &operator))?;
     let earlier = stored(&editor, &number).await?;
-    let target = format!("{}#{}", editor.path().display(), earlier.entry.number);
+    let target = format!("{}#{}", editor.path.display(), earlier.entry.number);
     let replacement = ConfigChange {
         text: earlier.text,
         ..replacement
@@ -146,14 +145,12 @@ async fn stored(editor: &ConfigEditor, number: &str) -> Result<StoredEntry, Prob
     let none = || Problem::new(Code::NotFound).detail("there is no configuration of this number");
     let number = number.parse().map_err(|_| none())?;
     let folder = {
-        let history = editor.history().lock();
-        let folder = history
-            .contains(number)
-            .then(|| history.folder().to_owned());
+        let history = editor.history.lock();
+        let folder = history.contains(number).then(|| history.folder.clone());
         folder.ok_or_else(none)?
     };
-    let read = blocking(move || read_entry(&folder, number)).await?;
-    read.map_err(|error| {
+    let read = blocking(move || read_entry(&folder, number)).await;
+    read.map_err(change_problem)?.map_err(|error| {
         tracing::warn!(number, %error, "history entry not readable");
         none()
     })
@@ -207,8 +204,7 @@ fn change_problem(error: ChangeError) -> Problem {
             let errors = report.errors.iter().map(ToString::to_string);
             let failed = report.tests.iter().filter(|test| !test.ok);
             let errors = errors.map(|text| ("invalid_configuration", text));
-            let failed = failed.map(|test| ("test_failed", test.describe()));
-            let mistakes = errors.chain(failed);
+            let mistakes = errors.chain(failed.map(|test| ("test_failed", test.describe())));
             let problem = mistakes.fold(
                 Problem::new(Code::ValidationFailed),
                 |problem, (code, text)| problem.error("/text", code, text),
@@ -235,14 +231,6 @@ fn change_problem(error: ChangeError) -> Problem {
         ChangeError::CheckPanicked => Code::Internal.into(),
         ChangeError::Stopping => Code::Unavailable.into(),
     }
-}
-
-async fn blocking<T: Send + 'static>(
-    work: impl FnOnce() -> T + Send + 'static,
-) -> Result<T, Problem> {
-    spawn_blocking(work)
-        .await
-        .map_err(|_| Code::Unavailable.into())
 }
 
 fn read_text(body: &Object<'_>) -> Option<String> {

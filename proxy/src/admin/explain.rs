@@ -22,15 +22,12 @@ use crate::state::GatewayState;
 /// Maximum bytes of a token: those of a request head.
 const MAX_TOKEN_BYTES: usize = 64 << 10;
 
-/// The request to explain.
 struct Question {
     method: String,
     url: String,
     headers: HeaderMap,
     address: Option<IpAddr>,
-    /// The assumed caller.
     principal: TestToken,
-    /// A token to be verified instead.
     token: Option<Secret>,
 }
 
@@ -77,8 +74,7 @@ impl Question {
         let principal = body.optional("principal", TestToken::read);
         let token = body.optional("token", |field| {
             if body.has("principal") {
-                let detail = "cannot be combined with principal";
-                return field.fail("conflicting_fields", detail);
+                return field.fail("conflicting_fields", "cannot be combined with principal");
             }
             Some(Secret::from(field.text(1..=MAX_TOKEN_BYTES)?.as_str()))
         });

@@ -9,7 +9,6 @@ use postern_service::admin_api::{self, ProcessInfo};
 
 use crate::state::GatewayState;
 
-/// Returns the route. The hash is that of the configuration in force.
 pub(super) fn route(state: &Arc<GatewayState>, health: &Health) -> Router {
     let clock = state.clock.clone();
     let uptime_ms = i64::try_from(state.started_at.elapsed().as_millis()).unwrap_or_default();

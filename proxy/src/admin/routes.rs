@@ -11,13 +11,12 @@ use serde::Serialize;
 
 use crate::routing::listing::{self, RouteSummary};
 use crate::state::GatewayState;
-use crate::state::runtime_config::RuntimeConfig;
 
 /// A route with its counts since the start of the process.
-#[derive(Debug, Default, Serialize)]
+#[derive(Debug, Serialize)]
 pub(super) struct ListedRoute {
     #[serde(flatten)]
-    summary: Option<RouteSummary>,
+    summary: RouteSummary,
     #[serde(flatten)]
     counts: RouteCounts,
 }
@@ -38,22 +37,16 @@ struct LatencySum {
     sum_seconds: f64,
 }
 
-/// Returns the routes in the order of the file.
 pub(super) async fn list(Shared(state): Shared<Arc<GatewayState>>) -> Json<Vec<ListedRoute>> {
     let mut counts = counts(&state);
-    let summaries = summaries(&state.runtime_config.load());
-    let routes = summaries.into_iter().map(|summary| ListedRoute {
-        counts: counts.remove(&summary.name).unwrap_or_default(),
-        summary: Some(summary),
+    let config = state.runtime_config.load();
+    let pools = config.pools.iter();
+    let upstreams: Vec<&str> = pools.map(|pool| pool.config.name.as_str()).collect();
+    let routes = config.route_table.routes.iter().map(|route| ListedRoute {
+        counts: counts.remove(&route.name).unwrap_or_default(),
+        summary: listing::summary(route, &upstreams),
     });
     Json(routes.collect())
-}
-
-/// Returns the routes without their counts.
-pub(super) fn summaries(config: &RuntimeConfig) -> Vec<RouteSummary> {
-    let pools = config.pools.iter();
-    let names: Vec<&str> = pools.map(|pool| pool.config.name.as_str()).collect();
-    listing::summaries(&config.route_table.routes, &names)
 }
 
 fn counts(state: &GatewayState) -> HashMap<String, RouteCounts> {

@@ -10,7 +10,6 @@ use serde_json::{Value, json};
 use crate::state::GatewayState;
 use crate::upstream::{Endpoint, UpstreamPool};
 
-/// Returns the upstreams in the order of the file.
 pub(super) async fn list(Shared(state): Shared<Arc<GatewayState>>) -> Json<Value> {
     let config = state.runtime_config.load_full();
     let pools = config.pools.iter().map(|pool| describe(&state, pool));

@@ -29,8 +29,6 @@ pub(super) struct Answer {
     pub(super) is_preflight: bool,
 }
 
-// === impl Answer ===
-
 impl Answer {
     /// Returns an answer without header fields and body.
     pub(super) fn new(status: StatusCode) -> Self {

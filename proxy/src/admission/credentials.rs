@@ -16,7 +16,6 @@ use crate::config::{ApiKeyConfig, Route};
 /// A credential that was not in `Authorization`, and was taken out of the request.
 #[derive(Debug)]
 pub(super) enum Credential {
-    /// An API key.
     ApiKey(Secret),
     /// What else would be a Bearer token.
     Token(Secret),

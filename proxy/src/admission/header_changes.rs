@@ -58,16 +58,12 @@ pub(crate) fn apply(
     }
 }
 
-/// Applies the changes to a response.
-pub(crate) fn apply_to_response(
-    changes: &HeaderChanges,
-    response: &mut ResponseHeader,
-    variables: &RequestVariables<'_>,
-) {
+/// Edits the fields of a response in the map of `http`.
+pub(crate) fn edit_headers(response: &mut ResponseHeader, edit: impl FnOnce(&mut HeaderMap)) {
     let empty = http::Response::new(()).into_parts().0;
     let mut parts =
         http::response::Parts::from(std::mem::replace(response, ResponseHeader::from(empty)));
-    apply(changes, &mut parts.headers, variables);
+    edit(&mut parts.headers);
     *response = ResponseHeader::from(parts);
 }
 

@@ -28,11 +28,11 @@ pub(crate) fn client_address(
     headers: &HeaderMap,
 ) -> Option<IpAddr> {
     let peer = peer?;
-    if !limits.is_trusted_proxy(peer) {
+    if !limits.http.is_trusted_proxy(peer) {
         return Some(peer);
     }
     let client = limits.http.trusted_proxies.forwarded_client(peer, headers);
-    (client.is_known && !limits.is_trusted_proxy(client.address)).then_some(client.address)
+    (client.is_known && !limits.http.is_trusted_proxy(client.address)).then_some(client.address)
 }
 
 /// Determines the client address and whether the client uses TLS, also behind trusted proxies.
@@ -45,7 +45,7 @@ pub(crate) fn identify_client(
     request.client_address = client.peer_address();
     let limits = &request.config.limits;
     let peer = request.client_address;
-    if let Some(peer) = peer.filter(|peer| limits.is_trusted_proxy(*peer)) {
+    if let Some(peer) = peer.filter(|peer| limits.http.is_trusted_proxy(*peer)) {
         let headers = &client.req_header().headers;
         // Of several, the first is that of the client.
         let schemes = headers.get("x-forwarded-proto").map(HeaderValue::as_bytes);
@@ -110,7 +110,6 @@ pub(crate) fn reject_head(
     (problem.code(), problem.render(request_id))
 }
 
-/// Applies the limits of the route.
 pub(crate) fn check_route(
     state: &GatewayState,
     route: &Route,

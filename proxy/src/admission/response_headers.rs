@@ -23,7 +23,9 @@ pub(crate) fn apply_common_headers(
     };
     if let Some(changes) = changes {
         let variables = header_changes::variables(head, request, upstream);
-        header_changes::apply_to_response(changes, response, &variables);
+        header_changes::edit_headers(response, |headers| {
+            header_changes::apply(changes, headers, &variables);
+        });
     }
     Ok(())
 }

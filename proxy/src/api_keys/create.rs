@@ -1,6 +1,5 @@
 //! Creation of keys.
 
-use std::fmt;
 use std::time::Duration;
 
 use base64::Engine as _;
@@ -23,18 +22,13 @@ pub struct NewApiKey {
     pub lifetime: Option<Duration>,
 }
 
-/// A created key. Its `Display` contains no secret: it is the entry of the file.
+/// A created key.
 #[derive(Debug)]
 pub struct CreatedApiKey {
     /// The key, which is stored nowhere.
     pub key: Secret,
-    entry: String,
-}
-
-impl fmt::Display for CreatedApiKey {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&self.entry)
-    }
+    /// The entry of the file, without secrets.
+    pub entry: String,
 }
 
 /// Creates a key from 38 random bytes.

@@ -33,8 +33,6 @@ pub(super) fn read(path: &Path) -> Result<String, Exit> {
     Ok(text)
 }
 
-// === impl ApiKeyFile ===
-
 impl ApiKeyFile {
     /// # Errors
     /// As [`ApiKeys::load`].
@@ -52,7 +50,6 @@ impl ApiKeyFile {
         &self.path
     }
 
-    /// Returns the keys.
     pub(crate) fn keys(&self) -> Guard<Arc<ApiKeys>> {
         self.keys.load()
     }

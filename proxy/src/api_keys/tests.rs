@@ -13,7 +13,7 @@ fn created(seed: u8, lifetime: Option<Duration>) -> (String, String) {
         lifetime,
     };
     let created = create(&new, &[seed; 38], NOW).expect("valid");
-    (created.key.expose().to_owned(), created.to_string())
+    (created.key.expose().to_owned(), created.entry)
 }
 
 fn keys(text: &str) -> Result<ApiKeys, String> {
@@ -130,8 +130,7 @@ fn file_that_others_may_write_is_rejected() {
     let path = folder.path().join("keys.toml");
     std::fs::write(&path, "").expect("writes");
     for (mode, is_accepted) in [(0o600, true), (0o644, true), (0o646, false)] {
-        let permissions = std::fs::Permissions::from_mode(mode);
-        std::fs::set_permissions(&path, permissions).expect("sets");
+        std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode)).expect("sets");
         assert_eq!(ApiKeys::load(&path).is_ok(), is_accepted, "{mode:o}");
     }
 }

@@ -18,18 +18,14 @@ use crate::certificates::leaf;
 use crate::certificates::server_tls::TlsClientAuthentication;
 use crate::config::{CertificateName, ClientAuthConfig};
 
-/// The issuer of services that a client certificate identifies.
 const CLIENT_CERTIFICATE_ISSUER: &str = "urn:postern:client-certificate";
 
 /// The client of a connection whose server name has client authentication.
 #[derive(Debug)]
 pub(crate) struct TlsClient {
-    /// The client authentication that the connection has passed.
     pub(super) policy: Arc<ClientAuthConfig>,
     authentication: Mutex<TlsClientAuthentication>,
-    /// The certificates that the client has sent.
     chain: Vec<CertificateDer<'static>>,
-    /// The service that the certificate identifies.
     caller: Option<Caller>,
     /// The end of the certificate's validity, in Unix seconds.
     not_after: i64,
@@ -37,7 +33,7 @@ pub(crate) struct TlsClient {
 
 impl TlsClient {
     /// Identifies the client by its verified certificate chain; `None` if it sent none.
-    pub(super) fn identify(
+    pub(crate) fn identify(
         authentication: TlsClientAuthentication,
         chain: Option<&[CertificateDer<'static>]>,
     ) -> Self {

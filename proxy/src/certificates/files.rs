@@ -20,7 +20,6 @@ pub(super) const MAX_FILE_BYTES: usize = 64 << 20;
 /// reason. The key is empty if files do not match each other.
 pub(super) type FileMistake = (String, String);
 
-/// Mistakes that were found in files.
 #[derive(Default)]
 pub(super) struct FileCheck(pub(super) Vec<FileMistake>);
 
@@ -33,7 +32,6 @@ impl FileCheck {
     }
 }
 
-/// Checks the files of an upstream.
 pub(crate) fn check_upstream_files(source: &UpstreamTlsConfig) -> Vec<FileMistake> {
     let mut check = FileCheck::default();
     for (key, file) in [(".ca", &source.ca), (".pin", &source.pin)] {
@@ -85,7 +83,6 @@ pub(crate) fn certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, 
     objects(path, "certificate")
 }
 
-/// Reads the first private key of a PEM file.
 pub(crate) fn private_key(path: &Path) -> Result<PrivateKeyDer<'static>, Exit> {
     let pem = read_pem(path)?;
     PrivateKeyDer::from_pem_slice(&pem).map_err(|error| unreadable(path, &error))
@@ -109,7 +106,6 @@ pub(super) fn key_pair(
     })
 }
 
-/// Reads the certificate authorities of a PEM file.
 pub(super) fn authorities(path: &Path) -> Result<RootCertStore, Exit> {
     let mut roots = RootCertStore::empty();
     for authority in certificates(path)? {

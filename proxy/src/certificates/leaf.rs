@@ -41,9 +41,14 @@ impl Leaf {
             not_after: certificate.validity().not_after.timestamp(),
         })
     }
-}
 
-impl Leaf {
+    /// Returns the time before the expiry at which a certificate should be replaced, in seconds: 30
+    /// days, or a third of the lifetime if that is shorter.
+    pub(super) fn renewal_window(&self) -> i64 {
+        let lifetime = self.not_after.saturating_sub(self.not_before).max(0);
+        (lifetime / 3).min(30 * 24 * 3600)
+    }
+
     /// Returns whether the certificate is for a name, or for the wildcard above it (RFC 6125 section
     /// 6.4.3).
     pub(super) fn covers(&self, name: &str) -> bool {

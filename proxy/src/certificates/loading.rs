@@ -42,7 +42,6 @@ pub(super) struct LoadedFiles {
     pub(super) state: ListenerState,
 }
 
-/// Checks the files of a listener.
 pub(crate) fn check_listener_files(source: &ListenerTlsConfig) -> Vec<FileMistake> {
     let mut check = FileCheck::default();
     for certificate in &source.certificates {
@@ -69,7 +68,6 @@ pub(crate) fn check_listener_files(source: &ListenerTlsConfig) -> Vec<FileMistak
     }
 }
 
-/// Creates an empty slot for each certificate.
 pub(super) fn new_slots(source: &ListenerTlsConfig) -> Vec<Arc<CertificateSlot>> {
     let certificates = source.certificates.iter();
     let slots = certificates.map(|it| Arc::new(CertificateSlot::new(file_name(it))));

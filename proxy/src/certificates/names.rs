@@ -30,7 +30,6 @@ impl<T> NameIndex<T> {
         };
     }
 
-    /// Returns the names.
     pub(super) fn names(&self) -> impl Iterator<Item = String> {
         let exact = self.exact.keys().map(ToString::to_string);
         let wildcards = self.wildcards.keys().map(|below| format!("*.{below}"));

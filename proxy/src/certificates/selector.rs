@@ -9,7 +9,6 @@ use rustls::sign::CertifiedKey;
 use crate::certificates::names::NameIndex;
 use crate::certificates::slot::CertificateSlot;
 
-/// The certificates of a listener by name.
 #[derive(Debug)]
 pub(super) struct CertificateSelector {
     slots: Vec<Arc<CertificateSlot>>,

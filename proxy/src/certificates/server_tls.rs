@@ -8,13 +8,12 @@ use parking_lot::Mutex;
 use postern_core::Clock;
 use postern_core::clock::Timestamp;
 use postern_core::exit::Exit;
+use rustls::ServerConfig;
 use rustls::pki_types::{CertificateDer, UnixTime};
 use rustls::server::ClientHello;
 use rustls::server::danger::ClientCertVerifier;
-use rustls::{ServerConfig, ServerConnection};
 
 use crate::certificates::acme::PendingChallenges;
-use crate::certificates::client_auth::TlsClient;
 use crate::certificates::loading::{
     ListenerState, LoadedFiles, file_name, load_files, modification_times, new_slots,
 };
@@ -37,7 +36,6 @@ pub(crate) struct ServerTls {
     challenges: OnceLock<Arc<PendingChallenges>>,
 }
 
-/// The client authentication of a connection.
 #[derive(Debug)]
 pub(crate) struct TlsClientAuthentication {
     pub(super) policy: Arc<ClientAuthConfig>,
@@ -165,7 +163,6 @@ impl ServerTls {
         (Arc::clone(&current.configs[selected]), client_auth)
     }
 
-    /// Returns the client authentication of a certificate.
     pub(super) fn client_authentication(
         self: &Arc<Self>,
         current: &ListenerState,
@@ -178,11 +175,6 @@ impl ServerTls {
             certificate,
             verifier: current.verifiers[certificate].clone()?,
         })
-    }
-
-    /// Returns the current verifier of the clients of a certificate.
-    fn client_verifier(&self, certificate: usize) -> Option<Arc<dyn ClientCertVerifier>> {
-        self.current.load().verifiers[certificate].clone()
     }
 
     /// Sets the challenges that handshakes of this listener answer.
@@ -207,7 +199,6 @@ impl ServerTls {
         })
     }
 
-    /// Returns whether a name of this listener has client authentication.
     pub(super) fn authenticates_clients(&self) -> bool {
         let mut certificates = self.source.certificates.iter();
         certificates.any(|certificate| certificate.client_auth.is_some())
@@ -222,18 +213,11 @@ impl ServerTls {
     }
 }
 
-// === impl TlsClientAuthentication ===
-
 impl TlsClientAuthentication {
-    /// Identifies the client of a completed handshake.
-    pub(crate) fn identify_client(self, connection: &ServerConnection) -> TlsClient {
-        TlsClient::identify(self, connection.peer_certificates())
-    }
-
     /// Returns whether a chain that the handshake has verified is still accepted, after a reload of
     /// the authorities and revocation lists. A client without a certificate always is.
     pub(super) fn accepts(&mut self, chain: &[CertificateDer<'_>], now: Timestamp) -> bool {
-        let current = self.listener.client_verifier(self.certificate);
+        let current = self.listener.current.load().verifiers[self.certificate].clone();
         let (Some(current), Some((certificate, rest))) = (current, chain.split_first()) else {
             return true;
         };

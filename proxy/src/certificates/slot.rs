@@ -29,10 +29,6 @@ pub(crate) struct CertificateSlot {
     next_warning_at: AtomicI64,
 }
 
-/// Remaining validity below which a certificate is reported every day, in seconds: 30 days, or a
-/// third of its lifetime if that is less.
-const EXPIRY_WARNING_S: i64 = 30 * DAY_S;
-
 const DAY_S: i64 = 86_400;
 
 impl CertificateSlot {
@@ -46,18 +42,15 @@ impl CertificateSlot {
         }
     }
 
-    /// Returns the label in logs and metrics.
     pub(super) fn label(&self) -> &str {
         self.label.get().unwrap_or(&self.file_name)
     }
 
-    /// Returns the certificate for handshakes.
     pub(super) fn current(&self) -> Option<Arc<CertifiedKey>> {
         let current = self.current.load();
         current.as_ref().map(|loaded| Arc::clone(&loaded.certified))
     }
 
-    /// Replaces the certificate.
     pub(super) fn install(&self, loaded: LoadedCertificate, metrics: &CertificateMetrics) {
         if let Some(name) = loaded.leaf.names.first() {
             self.label.get_or_init(|| name.clone());
@@ -94,8 +87,7 @@ impl CertificateSlot {
             return;
         };
         let (remaining, not_after) = (leaf.not_after - now, leaf.not_after);
-        let warns_from = EXPIRY_WARNING_S.min((not_after - leaf.not_before) / 3);
-        if remaining > warns_from || now < self.next_warning_at.load(Ordering::Relaxed) {
+        if remaining > leaf.renewal_window() || now < self.next_warning_at.load(Ordering::Relaxed) {
             return;
         }
         self.next_warning_at.store(now + DAY_S, Ordering::Relaxed);

@@ -16,7 +16,6 @@ use crate::config::{HostPattern, MethodSet, PathPattern, RoutePattern};
 use crate::routing::{RouteMatcher, RouteRequest};
 use crate::telemetry::metrics::GatewayMetrics;
 
-/// The client authentications of the tests.
 static POLICIES: LazyLock<(tempfile::TempDir, [Arc<ClientAuthConfig>; 2])> = LazyLock::new(|| {
     let folder = tempfile::tempdir().expect("a folder");
     let made = rcgen::generate_simple_self_signed(["ca.test".to_owned()]).expect("a certificate");

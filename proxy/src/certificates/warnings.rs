@@ -95,7 +95,6 @@ fn authorities(key: &str, path: &Path, now: i64, all: &mut Vec<String>) {
     }
 }
 
-/// Checks the validity period of a certificate.
 fn validity(key: &str, certificate: &Leaf, now: i64, all: &mut Vec<String>) {
     if now < certificate.not_before {
         let starts_at = Timestamp::from_unix_seconds(certificate.not_before);

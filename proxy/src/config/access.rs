@@ -26,8 +26,6 @@ settings! {
     }
 }
 
-// === impl AccessList ===
-
 impl AccessList {
     /// Returns whether the list accepts the address; `None` is an unknown one.
     #[must_use]
@@ -39,7 +37,6 @@ impl AccessList {
         !is_in(&self.deny) && self.allow.as_deref().is_none_or(is_in)
     }
 
-    /// Returns the networks of both lists.
     pub(crate) fn networks(&self) -> impl Iterator<Item = &IpNetwork> {
         self.allow.iter().flatten().chain(&self.deny)
     }

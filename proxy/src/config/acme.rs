@@ -38,7 +38,6 @@ settings! {
     }
 }
 
-/// The directory of Let's Encrypt.
 const LETS_ENCRYPT: &str = "https://acme-v02.api.letsencrypt.org/directory";
 
 /// Records an ACME server without names of listeners, and names without a server.

@@ -49,8 +49,6 @@ pub struct FixedResponse {
 
 const TEXT_TYPE: &str = "text/plain; charset=utf-8";
 
-// === impl RouteAnswer ===
-
 impl RouteAnswer {
     /// Reads `redirect` or `respond` of a route.
     pub(super) fn read(route: &Object<'_>, pattern: Option<&RoutePattern>) -> Option<Self> {
@@ -71,7 +69,6 @@ impl RouteAnswer {
         }
     }
 
-    /// Returns the status.
     pub(crate) fn status(&self) -> StatusCode {
         match self {
             Self::Redirect(redirect) => redirect.status,

@@ -26,8 +26,6 @@ const TYPES: [&str; 5] = [
     "application/yaml",
 ];
 
-// === impl CompressionConfig ===
-
 impl CompressionConfig {
     /// Reads `true`, `false` or `{ authenticated = true }`.
     pub(super) fn read_form(field: Field<'_>) -> Option<Self> {

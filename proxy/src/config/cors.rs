@@ -4,6 +4,7 @@ use std::time::Duration;
 
 use postern_core::decode::Field;
 use postern_core::settings;
+use url::Url;
 
 use crate::config::short_texts;
 
@@ -42,8 +43,6 @@ pub enum OriginPattern {
     Subdomains(String, String),
 }
 
-// === impl CorsPolicy ===
-
 impl CorsPolicy {
     /// Returns whether pages of this origin may read responses.
     #[must_use]
@@ -51,13 +50,10 @@ impl CorsPolicy {
         self.origins.iter().any(|pattern| pattern.matches(origin))
     }
 
-    /// Returns whether pages of every origin are allowed.
     pub(crate) fn allows_any(&self) -> bool {
         self.origins.contains(&OriginPattern::Any)
     }
 }
-
-// === impl OriginPattern ===
 
 impl OriginPattern {
     const FORMAT: &str = "must be *, an origin as browsers send it, such as https://app.example.com, one with any \
@@ -69,23 +65,20 @@ impl OriginPattern {
             return Some(Self::Any);
         }
         if let Some((scheme, domain)) = text.split_once("://*.") {
-            return match is_origin(&format!("{scheme}://{domain}")) {
-                true => Some(Self::Subdomains(
+            return match parse_origin(&format!("{scheme}://{domain}")) {
+                Some(_) => Some(Self::Subdomains(
                     format!("{scheme}://"),
                     format!(".{domain}"),
                 )),
-                false => field.fail("invalid_format", Self::FORMAT),
+                None => field.fail("invalid_format", Self::FORMAT),
             };
         }
         let whole = text.strip_suffix(":*").unwrap_or(&text);
-        if !is_origin(whole) || (whole != text && port(whole).is_some()) {
-            return field.fail("invalid_format", Self::FORMAT);
+        match parse_origin(whole) {
+            Some(_) if whole == text => Some(Self::Exact(text)),
+            Some(url) if url.port().is_none() => Some(Self::AnyPort(whole.to_owned())),
+            Some(_) | None => field.fail("invalid_format", Self::FORMAT),
         }
-        Some(if whole == text {
-            Self::Exact(text)
-        } else {
-            Self::AnyPort(whole.to_owned())
-        })
     }
 
     fn matches(&self, origin: &[u8]) -> bool {
@@ -108,33 +101,15 @@ impl OriginPattern {
     }
 }
 
-/// Returns whether the text is an origin as browsers serialize it: lower case, without path and
-/// default port.
-fn is_origin(text: &str) -> bool {
-    let Some((scheme, authority)) = text.split_once("://") else {
-        return false;
-    };
-    let default = match scheme {
-        "http" => Some("80"),
-        "https" => Some("443"),
-        _ => None,
-    };
-    let known =
-        |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || b"+-.".contains(&byte);
-    !scheme.is_empty()
-        && scheme.bytes().all(known)
-        && !authority.starts_with(':')
-        && !authority.contains(|c: char| c.is_ascii_uppercase() || "/?#@*".contains(c))
-        && postern_http::message::head::is_authority(authority.as_bytes())
-        && (default.is_none() || port(text) != default)
-}
-
-/// Returns the port of an origin, if it names one.
-fn port(origin: &str) -> Option<&str> {
-    let (_, port) = origin.split_once("://")?.1.rsplit_once(':')?;
-    port.bytes()
-        .all(|byte| byte.is_ascii_digit())
-        .then_some(port)
+/// Parses an origin as browsers serialize it: in lower case, without path and default port.
+fn parse_origin(text: &str) -> Option<Url> {
+    let (_, authority) = text.split_once("://")?;
+    let url = Url::parse(text).ok()?;
+    // Of schemes that browsers know, the serialized URL has a path.
+    let is_same = [text, &format!("{text}/")].contains(&url.as_str());
+    let is_other = |it: char| "/?#@*,".contains(it) || it.is_ascii_uppercase();
+    let is_origin = is_same && url.has_host() && !authority.contains(is_other);
+    is_origin.then_some(url)
 }
 
 #[cfg(test)]

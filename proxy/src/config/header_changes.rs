@@ -36,8 +36,6 @@ settings! {
     } => inherit
 }
 
-// === impl HeaderChanges ===
-
 impl HeaderChanges {
     /// Reads the changes, and with `inherit = true` adds `inherited`. Returns `Some(None)` if there is
     /// nothing to change.
@@ -56,7 +54,6 @@ impl HeaderChanges {
         Some((changes != Self::default()).then(|| Arc::new(changes)))
     }
 
-    /// Adds the changes of other fields.
     fn inherit(&mut self, inherited: &Self) {
         let own = self.set.iter().chain(&self.add).map(|(name, _)| name);
         let own: Vec<HeaderName> = own.chain(&self.remove).cloned().collect();

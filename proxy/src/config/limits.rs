@@ -1,6 +1,5 @@
 //! `[limits]`: limits on clients.
 
-use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -8,6 +7,7 @@ use postern_core::network::IpNetwork;
 use postern_core::settings;
 use postern_http::downstream::HttpLimits;
 use postern_http::message::head::HeadLimits;
+use strum::IntoStaticStr;
 
 use crate::config::{RouteSettings, memory_size, nonzero_duration};
 use crate::rate_limiter::Rate;
@@ -75,7 +75,7 @@ settings! {
         min_rate,
         stall_timeout,
         response_buffer_bytes,
-        deadline: RouteSettings::default().deadline,
+        deadline: RouteSettings::built_in().deadline,
         trusted_proxies: trusted_proxies.into_iter().collect(),
     }
 }
@@ -109,7 +109,11 @@ settings! {
     /// Rate limit of a route.
     pub(super) fn read_rate_limit(table) -> RateLimit {
         /// One bucket per client address, per principal, or for the route.
-        by => |field| field.one_of(&RateLimitKey::ALL.map(|key| (key.as_str(), key))),
+        by => |field| field.one_of(&[
+            ("address", RateLimitKey::Address),
+            ("principal", RateLimitKey::Principal),
+            ("route", RateLimitKey::Route),
+        ]),
         rate = (read_rate(table)),
     } => {
         let (rate, requests, per) = rate;
@@ -118,7 +122,8 @@ settings! {
 }
 
 /// The key by which a rate limit counts requests.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr)]
+#[strum(serialize_all = "snake_case")]
 pub enum RateLimitKey {
     /// The client address (the /64 for IPv6).
     Address,
@@ -127,8 +132,6 @@ pub enum RateLimitKey {
     /// The route, for all its requests together.
     Route,
 }
-
-// === impl RateLimit ===
 
 impl RateLimit {
     /// Returns whether every request that another limit refuses is refused by this one.
@@ -140,28 +143,10 @@ impl RateLimit {
     }
 }
 
-// === impl RateLimitKey ===
-
 impl RateLimitKey {
-    const ALL: [Self; 3] = [Self::Address, Self::Principal, Self::Route];
-
     /// Returns the name in the configuration and in metrics.
     #[must_use]
     pub fn as_str(self) -> &'static str {
-        match self {
-            Self::Address => "address",
-            Self::Principal => "principal",
-            Self::Route => "route",
-        }
-    }
-}
-
-// === impl ClientLimits ===
-
-impl ClientLimits {
-    /// Returns whether the address is a trusted proxy, whose connections carry requests of many
-    /// clients.
-    pub(crate) fn is_trusted_proxy(&self, address: IpAddr) -> bool {
-        self.http.is_trusted_proxy(address)
+        self.into()
     }
 }

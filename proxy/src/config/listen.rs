@@ -102,23 +102,10 @@ pub enum ClientAddressDetail {
     Full,
 }
 
-// === impl ListenerConfig ===
-
-impl ListenerConfig {
-    /// Returns the settings that a reload does not change.
-    pub(crate) fn without_access(&self) -> Self {
-        Self {
-            access: None,
-            ..self.clone()
-        }
-    }
-}
-
 /// Reads `true`, or `{ port = 8443 }`. Returns `Some(None)` for `false`.
 fn read_https_port(field: Field<'_>) -> Option<Option<u16>> {
     if !matches!(field.value(), Value::Object(_)) {
-        let is_on = field.boolean()?;
-        return Some(is_on.then_some(DEFAULT_HTTPS_PORT));
+        return Some(field.boolean()?.then_some(DEFAULT_HTTPS_PORT));
     }
     field.object(read_redirect_port).map(Some)
 }

@@ -1,6 +1,7 @@
 //! Match conditions of a route.
 
 use postern_http::message::host::{domains, host_name, is_host_name};
+use std::collections::BTreeSet;
 use std::fmt;
 
 /// The conditions under which a request matches a route.
@@ -76,13 +77,10 @@ const METHODS: [&str; 38] = [
 /// The bit of the methods that `METHODS` does not contain.
 const OTHER: u64 = 1 << 63;
 
-// === impl MethodSet ===
-
 impl MethodSet {
     /// All methods, written as `*`.
     pub const ALL: Self = Self(u64::MAX);
 
-    /// The common methods.
     pub(crate) const COMMON: Self = Self(0x7f);
 
     /// Returns the set of a method that routes can name.
@@ -151,8 +149,6 @@ impl fmt::Display for MethodSet {
     }
 }
 
-// === impl HostPattern ===
-
 impl HostPattern {
     /// Parses `example.com` or `*.example.com`; `None` for anything else.
     #[must_use]
@@ -185,8 +181,6 @@ impl fmt::Display for HostPattern {
         }
     }
 }
-
-// === impl PathPattern ===
 
 impl PathPattern {
     /// Parses a template such as `/actors/{id}` or `/files/*`.
@@ -243,7 +237,6 @@ impl PathPattern {
         }
     }
 
-    /// Returns whether the template matches a path.
     pub(crate) fn matches(&self, path: &str) -> bool {
         let segments = path.split('/').skip(1);
         segments.clone().count() >= self.segments.len()
@@ -253,39 +246,26 @@ impl PathPattern {
     }
 }
 
-// === impl PathSegment ===
-
 impl PathSegment {
     fn parse(text: &str) -> Result<Self, String> {
-        let is_plain = |text: &str| {
-            text.bytes()
-                .all(|b| b.is_ascii_alphanumeric() || b"-._~".contains(&b))
+        let has_only = |text: &str, others: &[u8]| {
+            let mut bytes = text.bytes();
+            bytes.all(|byte| byte.is_ascii_alphanumeric() || others.contains(&byte))
         };
-        if let Some(name) = text
-            .strip_prefix('{')
-            .and_then(|rest| rest.strip_suffix('}'))
-        {
-            let named = !name.is_empty()
-                && name
-                    .bytes()
-                    .all(|byte| byte.is_ascii_alphanumeric() || byte == b'_');
-            return if named {
+        let braced = text.strip_prefix('{');
+        match (text, braced.and_then(|rest| rest.strip_suffix('}'))) {
+            (_, Some(name)) if !name.is_empty() && has_only(name, b"_") => {
                 Ok(Self::Param(name.to_owned()))
-            } else {
-                Err(format!("has a bad name in {text}"))
-            };
-        }
-        match text {
-            "." | ".." => Err("must not contain the segments . and ..".to_owned()),
-            _ if is_plain(text) => Ok(Self::Literal(text.to_owned())),
-            _ => Err(format!(
+            }
+            (_, Some(_)) => Err(format!("has a bad name in {text}")),
+            ("." | "..", None) => Err("must not contain the segments . and ..".to_owned()),
+            (_, None) if has_only(text, b"-._~") => Ok(Self::Literal(text.to_owned())),
+            (_, None) => Err(format!(
                 "may hold letters, digits and -._~ or a whole {{param}} in a segment, not {text}"
             )),
         }
     }
 }
-
-// === impl RoutePattern ===
 
 impl RoutePattern {
     pub(crate) fn condition_count(&self) -> usize {
@@ -302,19 +282,10 @@ impl RoutePattern {
             PathSegment::Param(_) => "{}".to_owned(),
         };
         let segments: Vec<String> = self.path.segments.iter().map(segment).collect();
-        let mut conditions = [self.headers.clone(), self.queries.clone()];
-        for list in &mut conditions {
-            list.sort();
-        }
-        format!(
-            "{:?}",
-            (
-                segments,
-                self.path.prefix,
-                self.path.ignore_case,
-                conditions
-            )
-        )
+        let conditions = [&self.headers, &self.queries];
+        let conditions = conditions.map(|list| list.iter().collect::<BTreeSet<_>>());
+        let (prefix, ignore_case) = (self.path.prefix, self.path.ignore_case);
+        format!("{:?}", (segments, prefix, ignore_case, conditions))
     }
 
     /// Returns whether this pattern matches every request that another pattern of the same shape

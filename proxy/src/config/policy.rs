@@ -69,16 +69,12 @@ settings! {
     }
 }
 
-// === impl OwnerRule ===
-
 impl OwnerRule {
     /// Returns the encoded subject of the owner in a path of the route.
     pub(crate) fn of<'p>(&self, path: &'p str) -> &'p str {
         path.split('/').nth(self.segment + 1).unwrap_or_default()
     }
 }
-
-// === impl RoutePolicy ===
 
 impl RoutePolicy {
     /// Returns whether requests without a token may use the route.
@@ -104,7 +100,6 @@ impl RoutePolicy {
         Some(self.owner_rule()?.of(path))
     }
 
-    /// Returns the names of the claims that the policy evaluates.
     pub(crate) fn claims(&self) -> impl Iterator<Item = &str> {
         self.users()
             .into_iter()
@@ -118,13 +113,8 @@ pub(super) fn read(field: Field<'_>, path: Option<&PathPattern>) -> Option<Route
     if field.is("public") {
         return Some(RoutePolicy::Public);
     }
-    if !matches!(field.value(), Value::Object(_)) {
-        return field.fail(
-            "invalid_choice",
-            "must be \"public\" or a table with users or services",
-        );
-    }
-    field.object(|policy| {
+    let choices = "must be \"public\" or a table with users or services";
+    table_or(field, choices, |policy| {
         let users = policy.optional("users", |field| read_users(field, path));
         let services = policy.optional("services", read_services);
         if !policy.has("users") && !policy.has("services") {
@@ -137,18 +127,25 @@ pub(super) fn read(field: Field<'_>, path: Option<&PathPattern>) -> Option<Route
     })
 }
 
+/// Reads a table; `choices` says which other values are possible.
+pub(super) fn table_or<T>(
+    field: Field<'_>,
+    choices: &str,
+    read: impl FnOnce(&Object<'_>) -> Option<T>,
+) -> Option<T> {
+    match matches!(field.value(), Value::Object(_)) {
+        true => field.object(read),
+        false => field.fail("invalid_choice", choices),
+    }
+}
+
 /// Reads `"any"`, or a table of requirements.
 fn read_users(field: Field<'_>, path: Option<&PathPattern>) -> Option<UserRule> {
     if field.is("any") {
         return Some(UserRule::default());
     }
-    if !matches!(field.value(), Value::Object(_)) {
-        return field.fail(
-            "invalid_choice",
-            "must be \"any\" or a table with scopes, groups, owner or claims",
-        );
-    }
-    field.object(|rule| UserRule::read(rule, path))
+    let choices = "must be \"any\" or a table with scopes, groups, owner or claims";
+    table_or(field, choices, |rule| UserRule::read(rule, path))
 }
 
 /// Sets the issuers whose users own nothing.
@@ -223,13 +220,8 @@ fn read_services(field: Field<'_>) -> Option<ServiceRule> {
             scopes: Vec::new(),
         });
     }
-    if !matches!(field.value(), Value::Object(_)) {
-        return field.fail(
-            "invalid_choice",
-            "must be \"any\", a list of names or a table with allow or scopes",
-        );
-    }
-    field.object(ServiceRule::read)
+    let choices = "must be \"any\", a list of names or a table with allow or scopes";
+    table_or(field, choices, ServiceRule::read)
 }
 
 /// Records the first route whose policy nobody can satisfy, because nothing that is configured
@@ -265,6 +257,5 @@ pub(crate) fn check_callers(root: &Object<'_>, config: &Config) {
          [[identity.issuer]]; for services also api_keys or client_certificates",
         unsatisfiable.count()
     );
-    let policy = format!("{}.policy", first.place);
-    root.fail_at(&policy, "missing_issuer", detail);
+    root.fail_at(&format!("{}.policy", first.place), "missing_issuer", detail);
 }

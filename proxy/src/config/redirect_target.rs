@@ -11,8 +11,6 @@ use crate::config::{RoutePattern, Template, TemplatePart, Variable};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RedirectTarget(Template);
 
-// === impl RedirectTarget ===
-
 impl RedirectTarget {
     pub(super) fn read(field: Field<'_>, pattern: Option<&RoutePattern>) -> Option<Self> {
         let text = field.text(1..=4096)?;
@@ -30,7 +28,6 @@ impl RedirectTarget {
         }
     }
 
-    /// Returns the template.
     pub(crate) fn template(&self) -> &Template {
         &self.0
     }

@@ -16,7 +16,7 @@ use crate::config::upstream::find_upstream;
 use crate::config::{HostPattern, MatchCondition, MethodSet, PathPattern, RoutePattern};
 use crate::config::{
     MirrorConfig, RouteAnswer, RoutePolicy, RouteSettings, RouteTest, UpstreamConfig, Variable,
-    policy, route_test,
+    policy,
 };
 
 /// `[[route]]`: a match, an upstream and a policy.
@@ -69,7 +69,6 @@ settings! {
 /// their paths.
 type RouteGroup<'a> = (&'a Object<'a>, &'a str);
 
-/// The routes that have been read so far.
 struct RouteReader<'a> {
     root: &'a Object<'a>,
     upstreams: &'a [UpstreamConfig],
@@ -152,7 +151,7 @@ impl RouteReader<'_> {
 }
 
 fn read_test(field: Field<'_>, upstreams: &[UpstreamConfig]) -> Option<RouteTest> {
-    field.object(|table| route_test::read(table, field.place(), upstreams))
+    field.object(|table| RouteTest::read(table, field.place(), upstreams))
 }
 
 /// Reads the beginning of the paths of a group.
@@ -201,14 +200,9 @@ impl Route {
                 true => None,
                 false => RouteAnswer::read(route, pattern.as_ref()),
             };
-            let policy = route.required("policy", |field| {
-                policy::read(field, pattern.as_ref().map(|pattern| &pattern.path))
-            });
-            let mut settings = RouteSettings::read(
-                route,
-                defaults,
-                pattern.as_ref().map(|pattern| &pattern.path),
-            );
+            let path = pattern.as_ref().map(|pattern| &pattern.path);
+            let policy = route.required("policy", |field| policy::read(field, path));
+            let mut settings = RouteSettings::read(route, defaults, path);
             if matches!(policy, Some(RoutePolicy::Public)) {
                 settings.remove_principal_limits(route);
             }
@@ -217,10 +211,8 @@ impl Route {
                 false => None,
             };
             let pattern = pattern?;
-            if rewrite
-                .as_ref()
-                .is_some_and(|rewrite| !rewrite.fits(&pattern.path.template))
-            {
+            let fits = |rewrite: &PathRewrite| rewrite.fits(&pattern.path.template);
+            if !rewrite.iter().all(fits) {
                 let detail = "rewrite.strip must be the beginning of path, in whole segments";
                 route.fail("invalid_choice", detail);
             }

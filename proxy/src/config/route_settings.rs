@@ -16,7 +16,7 @@ use crate::config::{
 
 /// The settings of a route that `[defaults]` can set for all routes. A key of a route replaces the
 /// default with its whole value; tables and lists are not merged.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub struct RouteSettings {
     /// Maximum bytes of a request body; default 1 MiB.
     pub body_bytes: u64,
@@ -42,9 +42,6 @@ pub struct RouteSettings {
     /// route refuse is counted and logged, and not rejected; default false. A credential is required
     /// nevertheless.
     pub report_only: bool,
-    /// Whether fields that disclose the software of the upstream are forwarded, such as `Server`;
-    /// default false.
-    pub server_headers: bool,
     /// Changes of the header fields of forwarded requests. With `inherit = true`, those of the
     /// defaults for other fields are added.
     pub request_headers: Option<Arc<HeaderChanges>>,
@@ -95,7 +92,6 @@ impl RouteSettings {
             cookies: or_flag("cookies", inherited.cookies),
             ambiguous_paths: or_flag("ambiguous_paths", inherited.ambiguous_paths),
             report_only: or_flag("report_only", inherited.report_only),
-            server_headers: or_flag("server_headers", inherited.server_headers),
             request_headers: changes("request_headers", &inherited.request_headers),
             response_headers: changes("response_headers", &inherited.response_headers),
             access: section
@@ -118,9 +114,16 @@ impl RouteSettings {
                 .or_else(|| inherited.cors.clone()),
         }
     }
-}
 
-impl RouteSettings {
+    /// Returns the settings without `[defaults]`.
+    pub(super) fn built_in() -> Self {
+        Self {
+            body_bytes: 1 << 20,
+            deadline: Duration::from_secs(60),
+            ..Self::default()
+        }
+    }
+
     /// Removes the rate limits by principal from a public route, which has none. A limit of the
     /// route itself is a mistake.
     pub(super) fn remove_principal_limits(&mut self, route: &Object<'_>) {
@@ -132,30 +135,6 @@ impl RouteSettings {
                 "invalid_choice",
                 "a public route has no principal to limit by",
             );
-        }
-    }
-}
-
-impl Default for RouteSettings {
-    fn default() -> Self {
-        Self {
-            body_bytes: 1 << 20,
-            deadline: Duration::from_secs(60),
-            read_timeout: None,
-            retries: None,
-            limits: Vec::new(),
-            websocket: false,
-            websocket_token: false,
-            cookies: false,
-            ambiguous_paths: false,
-            report_only: false,
-            server_headers: false,
-            request_headers: None,
-            response_headers: None,
-            access: None,
-            authorize: None,
-            compression: None,
-            cors: None,
         }
     }
 }

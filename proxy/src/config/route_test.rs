@@ -3,43 +3,13 @@
 use std::net::IpAddr;
 
 use http::{HeaderMap, HeaderName, HeaderValue};
-use postern_core::decode::{Field, Object, Value};
+use postern_core::decode::{Field, Object};
 use postern_core::settings;
 use postern_http::message::head::is_authority;
 use serde_json::json;
 
 use crate::config::upstream::find_upstream;
 use crate::config::{UpstreamConfig, policy, short_texts};
-
-/// `[[test]]`: a request and its expected decision.
-#[derive(Clone, Debug, PartialEq)]
-pub struct RouteTest {
-    /// The path of its table in the file, such as `test.0`.
-    pub place: String,
-    /// The method.
-    pub method: String,
-    /// The request target.
-    pub target: String,
-    /// The host; default `localhost`.
-    pub host: String,
-    /// Header fields; default none.
-    pub headers: HeaderMap,
-    /// The client address; default unknown, which no access list accepts.
-    pub client_address: Option<IpAddr>,
-    /// The token of the caller; default none.
-    pub token: TestToken,
-    /// The name of the expected route; not checked if absent.
-    pub route: Option<String>,
-    /// The name of an upstream that the route must be able to use; not checked if absent.
-    pub upstream: Option<String>,
-    /// The expected decision: `allow` if the request is forwarded, `redirect` or `respond` if the
-    /// gateway answers itself, or a problem code.
-    pub decision: String,
-    /// The expected status of an answer of the gateway; not checked if absent.
-    pub status: Option<u16>,
-    /// The expected `Location` of a redirect; not checked if absent.
-    pub location: Option<String>,
-}
 
 /// The assumed caller of a test request. These tokens are not signed and exist within tests only.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -69,52 +39,41 @@ pub enum TestToken {
 /// The subject of a user whose subject is not given.
 const ASSUMED_SUBJECT: &str = "test";
 
-/// The decisions that are no rejections.
 const DECISIONS: [&str; 3] = ["allow", "redirect", "respond"];
 
 settings! {
-    /// Reads a test. Whether the route exists is examined when all are known.
-    pub(super) fn read(table, place: String, upstreams: &[UpstreamConfig]) -> RouteTest {
+    /// A request and its expected decision.
+    ///
+    /// Whether the route exists is examined when all are known.
+    #[derive(Clone, Debug, PartialEq)]
+    pub struct RouteTest(table, place: String, upstreams: &[UpstreamConfig]) {
+        /// The path of its table in the file, such as `test.0`.
+        pub place: String = (Some(place)),
         /// Method and target: `"GET /actors/42?a=b"`.
-        request => read_request,
+        pub request: (String, String) => read_request,
         /// `Host`.
-        host = "localhost" => read_host,
+        pub host: String = "localhost" => read_host,
         /// Header fields.
-        headers = { Some(HeaderMap::new()) } ("none")
+        pub headers: HeaderMap = { Some(HeaderMap::new()) } ("none")
             => |field| field.object(|table| Some(read_headers(table))),
         /// Client address; access lists refuse an unknown one.
-        client_address = None ("unknown") => read_address,
+        pub client_address: Option<IpAddr> = None ("unknown") => read_address,
         /// Caller.
-        token = "none" => TestToken::read,
+        pub token: TestToken = "none" => TestToken::read,
         /// Route that must be selected.
-        route = None ("not compared") => |field| field.typed("name").text(1..=100),
+        pub route: Option<String> = None ("not compared")
+            => |field| field.typed("name").text(1..=100),
         /// Upstream that must be possible.
-        upstream = None ("not compared") => |field| {
+        pub upstream: Option<String> = None ("not compared") => |field| {
             let name = field.typed("name").text(1..=64)?;
             find_upstream(upstreams, &name, field).and(Some(name))
         },
         /// `allow` (forwarded), `redirect`, `respond` or a problem code.
-        decision => read_decision,
+        pub decision: String => read_decision,
         /// Status of the gateway's own response.
-        status = None ("not compared") => |field| field.integer(200..=599),
+        pub status: Option<u16> = None ("not compared") => |field| field.integer(200..=599),
         /// `Location` of a redirect.
-        location = None ("not compared") => |field| field.text(1..=4096),
-    } => {
-        let (method, target) = request;
-        RouteTest {
-            place,
-            method,
-            target,
-            host,
-            headers,
-            client_address,
-            token,
-            route,
-            upstream,
-            decision,
-            status,
-            location,
-        }
+        pub location: Option<String> = None ("not compared") => |field| field.text(1..=4096),
     }
 }
 
@@ -131,7 +90,6 @@ settings! {
     } => TestToken::User { subject, groups, scopes, claims }
 }
 
-/// Reads a method and a target.
 pub(crate) fn read_request(field: Field<'_>) -> Option<(String, String)> {
     let text = field.string_as(|| json!({ "type": "string", "pattern": "^[^ ]+ [^ ]+$" }))?;
     let is_word = |word: &str| !word.is_empty() && word.bytes().all(|it| it.is_ascii_graphic());
@@ -146,7 +104,6 @@ pub(crate) fn read_request(field: Field<'_>) -> Option<(String, String)> {
     }
 }
 
-/// Reads a host with an optional port.
 pub(crate) fn read_host(field: Field<'_>) -> Option<String> {
     let host = field.text(1..=260)?;
     match is_authority(host.as_bytes()) {
@@ -155,7 +112,6 @@ pub(crate) fn read_host(field: Field<'_>) -> Option<String> {
     }
 }
 
-/// Reads the address of a client.
 pub(crate) fn read_address(field: Field<'_>) -> Option<IpAddr> {
     let address = field.typed("IP address").string()?.parse::<IpAddr>().ok();
     let address = address.map(|address| address.to_canonical());
@@ -228,9 +184,6 @@ impl TestToken {
         if let Some(text) = field.if_string(form) {
             return Self::parse(text).or_else(|| field.fail("invalid_choice", choices));
         }
-        if !matches!(field.value(), Value::Object(_)) {
-            return field.fail("invalid_choice", choices);
-        }
-        field.object(read_user)
+        policy::table_or(field, choices, read_user)
     }
 }

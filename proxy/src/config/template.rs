@@ -4,6 +4,7 @@ use std::fmt;
 
 use http::HeaderValue;
 use postern_core::decode::Field;
+use strum::{EnumString, IntoStaticStr, VariantNames};
 
 use crate::config::PathPattern;
 
@@ -24,7 +25,8 @@ pub enum TemplatePart {
 }
 
 /// A variable of a request. A variable without a value is empty.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, EnumString, IntoStaticStr, VariantNames)]
+#[strum(serialize_all = "snake_case")]
 pub enum Variable {
     /// `{principal}`: the subject of the token; empty on public routes.
     Principal,
@@ -52,29 +54,13 @@ pub enum Variable {
     Upstream,
     /// `{path.NAME}`: a parameter of the route's path, as the position of its segment. The value is
     /// percent-encoded as in the path.
+    #[strum(serialize = "path.NAME")]
     PathParam(usize),
     /// `{path.*}`: the path that `/*` has matched, without its leading slash. Contains the number
     /// of segments before it.
+    #[strum(serialize = "path.*")]
     PathRest(usize),
 }
-
-/// The variables without a parameter.
-const NAMES: [(&str, Variable); 12] = [
-    ("principal", Variable::Principal),
-    ("issuer", Variable::Issuer),
-    ("request_id", Variable::RequestId),
-    ("client_address", Variable::ClientAddress),
-    ("host", Variable::Host),
-    ("port", Variable::Port),
-    ("path", Variable::Path),
-    ("query", Variable::Query),
-    ("method", Variable::Method),
-    ("scheme", Variable::Scheme),
-    ("route", Variable::Route),
-    ("upstream", Variable::Upstream),
-];
-
-// === impl Template ===
 
 impl Template {
     /// Reads the value of a header field. `path` is the path of the route; `None` in `[defaults]`.
@@ -127,7 +113,6 @@ impl Template {
         Ok(Self { parts })
     }
 
-    /// Returns the variables.
     pub(crate) fn variables(&self) -> impl Iterator<Item = Variable> {
         self.parts.iter().filter_map(|part| match part {
             TemplatePart::Literal(_) => None,
@@ -145,20 +130,12 @@ impl TemplatePart {
     }
 }
 
-// === impl Variable ===
-
 impl Variable {
     fn parse(name: &str, path: Option<&PathPattern>) -> Result<Self, String> {
-        let known = NAMES.iter().find(|(known, _)| *known == name);
-        if let Some((_, variable)) = known {
-            return Ok(*variable);
-        }
         let Some(parameter) = name.strip_prefix("path.") else {
-            let names: Vec<&str> = NAMES.iter().map(|(name, _)| *name).collect();
-            return Err(format!(
-                "has the unknown variable {{{name}}}: must be one of {}, path.NAME, path.*",
-                names.join(", ")
-            ));
+            let all = Self::VARIANTS.join(", ");
+            let unknown = format!("has the unknown variable {{{name}}}: must be one of {all}");
+            return name.parse().map_err(|_| unknown);
         };
         let path =
             path.ok_or_else(|| format!("has the variable {{{name}}}, which only a route can use"))?;
@@ -174,12 +151,7 @@ impl Variable {
 
 impl fmt::Display for Variable {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let known = NAMES.iter().find(|(_, known)| known == self);
-        match (known, self) {
-            (Some((name, _)), _) => write!(f, "{{{name}}}"),
-            (None, Self::PathRest(_)) => f.write_str("{path.*}"),
-            (None, _) => f.write_str("{path.NAME}"),
-        }
+        write!(f, "{{{}}}", <&str>::from(self))
     }
 }
 

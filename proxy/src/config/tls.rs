@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use postern_core::decode::{Field, Object};
 use postern_core::settings;
+use postern_http::message::host::is_host_name;
 use serde_json::json;
 
 use crate::config::{file_path, short_texts};
@@ -180,9 +181,7 @@ impl ListenerTlsConfig {
             http2: keys.http2,
         })
     }
-}
 
-impl ListenerTlsConfig {
     /// Returns the names for which certificates are obtained from the ACME server.
     pub fn acme_domains(&self) -> impl Iterator<Item = &str> {
         self.certificates
@@ -195,7 +194,6 @@ impl ListenerTlsConfig {
 }
 
 impl CertificateConfig {
-    /// Reads the keys of one certificate.
     fn read(
         section: &Object<'_>,
         key_prefix: String,
@@ -299,27 +297,16 @@ fn visible(field: Field<'_>) -> Option<String> {
 /// Reads a name for which the gateway can prove control over HTTP or TLS: no wildcard, no address.
 fn read_domain(field: Field<'_>) -> Option<String> {
     let text = field.string_as(|| json!({ "type": "string", "pattern": "^[^*]+$" }))?;
-    let name = text.to_ascii_lowercase();
-    let last = name.rsplit('.').next().unwrap_or_default();
+    let last = text.rsplit_once('.').map_or("", |(_, last)| last);
     let is_number = last.bytes().all(|byte| byte.is_ascii_digit());
-    match is_dns_name(&name) && name.contains('.') && !is_number {
-        true => Some(name),
+    // RFC 1123 section 2.1.
+    let is_hyphenated = |label: &str| label.starts_with('-') || label.ends_with('-');
+    let is_named = is_host_name(text.as_bytes()) && !text.split('.').any(is_hyphenated);
+    match is_named && !is_number {
+        true => Some(text.to_ascii_lowercase()),
         false => field.fail(
             "invalid_format",
             "must be a host name such as example.com; wildcards need the challenge dns-01, which the gateway does not have",
         ),
     }
-}
-
-/// Returns whether the text is a host name (RFC 1123 section 2.1), in lower case.
-fn is_dns_name(name: &str) -> bool {
-    let is_label = |label: &str| {
-        (1..=63).contains(&label.len())
-            && !label.starts_with('-')
-            && !label.ends_with('-')
-            && label
-                .bytes()
-                .all(|byte| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_'))
-    };
-    name.len() <= 253 && name.split('.').all(is_label)
 }

@@ -50,7 +50,8 @@ settings! {
         /// HTTP/2 to the upstream, which gRPC needs.
         pub http2: bool = false => |field| field.boolean(),
         /// Active health checks.
-        pub health: Option<HealthCheckConfig> = None => |field| field.object(read_health),
+        pub health: Option<HealthCheckConfig> = None
+            => |field| field.object(HealthCheckConfig::read),
         /// Outlier detection.
         pub outlier: OutlierDetection = {} => |field| field.object(OutlierDetection::read),
         /// TLS to the upstream.
@@ -68,52 +69,24 @@ pub enum LoadBalancing {
     RoundRobin,
 }
 
-/// `[upstream.NAME.health]`: active health checks.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct HealthCheckConfig {
-    /// The kind of check.
-    pub probe: HealthProbe,
-    /// Time between two checks; default 5 s.
-    pub interval: Duration,
-    /// Time for one check; default 2 s.
-    pub timeout: Duration,
-    /// Consecutive failures after which an address is unhealthy; default 2.
-    pub failures: u32,
-    /// Consecutive successes after which an address is healthy again; default 2.
-    pub successes: u32,
-}
-
-/// A kind of health check.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum HealthProbe {
-    /// A TCP connection.
-    Tcp,
-    /// `GET` of this path with a status of 200 to 399.
-    Http(String),
-}
-
 settings! {
     /// Active health checks.
-    fn read_health(table) -> HealthCheckConfig {
+    #[derive(Clone, Debug, PartialEq, Eq)]
+    pub struct HealthCheckConfig(table) {
         /// `GET` of this path must answer 200 to 399.
-        path = None ("TCP connect") => |field| match field.typed("path").text(1..=1024)? {
-            path if path.starts_with('/') => Some(path),
-            _ => field.fail("invalid_format", "must begin with /"),
-        },
+        pub path: Option<String> = None ("TCP connect")
+            => |field| match field.typed("path").text(1..=1024)? {
+                path if path.starts_with('/') => Some(path),
+                _ => field.fail("invalid_format", "must begin with /"),
+            },
         /// Time between two checks.
-        interval = "5s" => nonzero_duration,
+        pub interval: Duration = "5s" => nonzero_duration,
         /// Time for one check.
-        timeout = "2s" => nonzero_duration,
+        pub timeout: Duration = "2s" => nonzero_duration,
         /// Checks in a row that make an address unhealthy, and healthy.
-        failures = 2 => |field| field.integer(1..=100),
+        pub failures: u32 = 2 => |field| field.integer(1..=100),
         /// Checks in a row that make an address unhealthy, and healthy.
-        successes = 2 => |field| field.integer(1..=100),
-    } => HealthCheckConfig {
-        probe: path.map_or(HealthProbe::Tcp, HealthProbe::Http),
-        interval,
-        timeout,
-        failures,
-        successes,
+        pub successes: u32 = 2 => |field| field.integer(1..=100),
     }
 }
 
@@ -163,8 +136,6 @@ settings! {
     }
 }
 
-// === impl UpstreamConfig ===
-
 impl UpstreamConfig {
     /// Returns whether certificates are verified with the system's certificate authorities.
     pub(crate) fn uses_system_roots(&self) -> bool {
@@ -172,7 +143,6 @@ impl UpstreamConfig {
         tls.is_some_and(UpstreamTlsConfig::uses_system_roots)
     }
 
-    /// Reads the table of a name.
     pub(super) fn read_named(name: &str, field: Field<'_>) -> Option<Self> {
         let known = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
         if name.is_empty() || name.len() > 64 || !name.bytes().all(known) {
@@ -212,7 +182,6 @@ impl UpstreamTlsConfig {
     }
 }
 
-/// Reads a host with an optional port.
 fn read_host(field: Field<'_>) -> Option<HeaderValue> {
     let text = field.typed("host and port").text(1..=255)?;
     let host = HeaderValue::from_str(&text).ok();

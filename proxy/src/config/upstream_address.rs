@@ -32,8 +32,6 @@ const UNIX_SCHEME: &str = "unix:";
 /// Maximum bytes of the path of a Unix socket (unix(7)).
 const MAX_SOCKET_PATH_BYTES: usize = 107;
 
-// === impl UpstreamAddress ===
-
 impl UpstreamAddress {
     /// Reads `"host:port"` or `"unix:/path"`.
     pub(super) fn read(field: Field<'_>) -> Option<Self> {

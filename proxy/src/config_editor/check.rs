@@ -14,7 +14,6 @@ use crate::routing::route_tests::test_failures;
 
 /// Maximum kinds of requests that are compared: a tenth of those of the command.
 const MAX_COMPARED_REQUESTS: usize = 100_000;
-/// Maximum differences of a report.
 const MAX_DIFFERENCES: usize = 200;
 
 /// Without this table nobody could change the configuration over the admin listener again.
@@ -24,18 +23,15 @@ const LOCKOUT: &str = "is required for changes over the admin API: after the nex
 /// What a check needs besides the text.
 #[derive(Clone)]
 pub(crate) struct CheckRules {
-    /// The environment of the process.
     pub(crate) env: Env,
     /// Records files that the configuration names and that cannot be used.
     pub(crate) check_files: fn(&Object<'_>, &Config),
-    /// Returns the keys whose change needs a restart.
     pub(crate) restart_needed: RestartNeeded,
 }
 
 /// A comparison with the settings with which the process has started.
 pub(crate) type RestartNeeded = Arc<dyn Fn(&Config) -> Vec<&'static str> + Send + Sync>;
 
-/// The result of a check.
 #[derive(Clone, Debug, Default, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct CheckReport {
@@ -45,7 +41,6 @@ pub(crate) struct CheckReport {
     pub(crate) tests: Vec<TestResult>,
     /// Requests that the configuration in force decides differently, at most 200.
     pub(crate) differences: Vec<Difference>,
-    /// The number of all differences.
     pub(crate) difference_count: usize,
     /// Why the differences are unknown, if they are.
     pub(crate) differences_error: Option<String>,
@@ -73,14 +68,9 @@ pub(crate) struct ChangeSummary {
     pub(crate) text: String,
 }
 
-/// A decoded text, with offsets of what a report locates.
-struct Decoded {
-    config: Config,
-    tests: Vec<usize>,
-    warnings: FoundWarnings,
-}
+/// A decoded text, with the offsets of its tests.
+type Decoded = (Config, Vec<usize>, FoundWarnings);
 
-/// Checks a text against the configuration in force.
 pub(super) fn check(
     files: &ConfigFile,
     in_force: &ConfigFile,
@@ -88,11 +78,7 @@ pub(super) fn check(
     now: Timestamp,
 ) -> CheckReport {
     let decoded = files.check(|root| decode(root, rules, now));
-    let Decoded {
-        config,
-        tests,
-        warnings,
-    } = match decoded {
+    let (config, tests, warnings) = match decoded {
         Ok(decoded) => decoded,
         Err(errors) => {
             return CheckReport {
@@ -135,11 +121,7 @@ fn decode(root: &Object<'_>, rules: &CheckRules, now: Timestamp) -> Option<Decod
     let tests = config.tests.iter();
     let tests = tests.map(|test| root.offset_at(&test.place).unwrap_or_default());
     let (tests, warnings) = (tests.collect(), FoundWarnings::of(root, &config, now));
-    Some(Decoded {
-        config,
-        tests,
-        warnings,
-    })
+    Some((config, tests, warnings))
 }
 
 fn test_results(files: &ConfigFile, config: &Config, offsets: &[usize]) -> Vec<TestResult> {
@@ -150,7 +132,7 @@ fn test_results(files: &ConfigFile, config: &Config, offsets: &[usize]) -> Vec<T
         .map(|((test, failure), (file, line))| TestResult {
             file: file.to_owned(),
             line,
-            request: format!("{} {}", test.method, test.target),
+            request: format!("{} {}", test.request.0, test.request.1),
             ok: failure.is_none(),
             detail: failure.unwrap_or_default(),
         })
@@ -172,7 +154,6 @@ fn compare(
     Ok((found, uncompared_changes(&old, new)))
 }
 
-/// Returns the summary of the differences of two configurations.
 pub(super) fn summarize(old: &ConfigFile, new: &ConfigFile, env: &Env) -> ChangeSummary {
     let new = new.check(|root| Config::decode(root, env));
     let new = new.map_err(|_| "the configuration cannot be read again".to_owned());
@@ -193,8 +174,6 @@ pub(super) fn summarize(old: &ConfigFile, new: &ConfigFile, env: &Env) -> Change
     }
 }
 
-// === impl CheckReport ===
-
 impl CheckReport {
     /// Returns whether the text loads and all tests pass.
     pub(crate) fn is_good(&self) -> bool {
@@ -202,18 +181,10 @@ impl CheckReport {
     }
 }
 
-// === impl TestResult ===
-
 impl TestResult {
     /// Returns the place and the failure in one line.
     pub(crate) fn describe(&self) -> String {
-        let Self {
-            file,
-            line,
-            request,
-            detail,
-            ..
-        } = self;
-        format!("{file}:{line}: test \"{request}\": {detail}")
+        let (file, line) = (&self.file, self.line);
+        format!("{file}:{line}: test \"{}\": {}", self.request, self.detail)
     }
 }

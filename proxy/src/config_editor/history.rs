@@ -5,17 +5,14 @@ use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 
-use postern_core::config::ConfigFile;
 use postern_core::files::{WRITING, check_access, private_folder, read_regular, replace_private};
 use serde::{Deserialize, Serialize};
 
 use super::check::ChangeSummary;
 
-/// Number of configurations that are kept.
 pub(crate) const MAX_ENTRIES: usize = 50;
 /// Maximum bytes of a file of the folder that is read.
 const MAX_FILE_BYTES: usize = 32 << 20;
-/// Digits of the number in the name of a file.
 const NUMBER_DIGITS: usize = 8;
 
 /// A configuration that was in force.
@@ -24,7 +21,6 @@ const NUMBER_DIGITS: usize = 8;
 pub(crate) struct HistoryEntry {
     /// Number, ascending.
     pub(crate) number: u64,
-    /// Hash of the text.
     pub(crate) hash: String,
     /// Time of its activation, RFC 3339.
     pub(crate) loaded_at: String,
@@ -34,7 +30,6 @@ pub(crate) struct HistoryEntry {
     pub(crate) summary: ChangeSummary,
 }
 
-/// An entry with its text.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct StoredEntry {
@@ -47,25 +42,11 @@ pub(crate) struct StoredEntry {
 /// The entries, oldest first.
 #[derive(Debug)]
 pub(crate) struct ConfigHistory {
-    folder: PathBuf,
+    pub(crate) folder: PathBuf,
     /// Why the newest configuration is not in the folder.
     pub(crate) fault: Option<String>,
     entries: VecDeque<HistoryEntry>,
 }
-
-// === impl StoredEntry ===
-
-impl StoredEntry {
-    pub(super) fn of(entry: HistoryEntry, path: &Path, file: &ConfigFile) -> Self {
-        Self {
-            entry,
-            file: path.display().to_string(),
-            text: file.text().to_owned(),
-        }
-    }
-}
-
-// === impl ConfigHistory ===
 
 impl ConfigHistory {
     /// Reads the entries of a folder. Files that are not entries are left alone.
@@ -95,10 +76,6 @@ impl ConfigHistory {
         history
     }
 
-    pub(crate) fn folder(&self) -> &Path {
-        &self.folder
-    }
-
     /// Returns the entries, newest first.
     pub(crate) fn entries(&self) -> impl Iterator<Item = &HistoryEntry> {
         self.entries.iter().rev()
@@ -108,7 +85,6 @@ impl ConfigHistory {
         self.entries.back()
     }
 
-    /// Returns whether there is an entry with this number.
     pub(crate) fn contains(&self, number: u64) -> bool {
         self.entries.iter().any(|entry| entry.number == number)
     }

@@ -25,8 +25,6 @@ pub struct ConfigWarning {
 #[derive(Debug)]
 pub struct FoundWarnings(Vec<(Option<usize>, ConfigWarning)>);
 
-// === impl FoundWarnings ===
-
 impl FoundWarnings {
     /// Returns the warnings about routes, upstreams and certificates of a configuration that was
     /// read from `root`.
@@ -70,8 +68,6 @@ impl FoundWarnings {
             .collect()
     }
 }
-
-// === impl ConfigWarning ===
 
 impl ConfigWarning {
     /// Returns the file, and the line if the warning is about one: `FILE:LINE`.

@@ -22,8 +22,6 @@ pub(crate) struct ConnectionAttributes {
     tls_client: Option<Arc<TlsClient>>,
 }
 
-// === impl ConnectionAttributes ===
-
 impl ConnectionAttributes {
     /// Creates the attributes of a connection; `None` if there are none.
     pub(crate) fn if_any(
@@ -51,15 +49,12 @@ pub(crate) fn tls_client(connection: &ClientConnection) -> Option<Arc<TlsClient>
 
 /// The gateway's operations on a session.
 pub(crate) trait SessionExt {
-    /// Returns the IP address of the peer.
     fn peer_address(&self) -> Option<IpAddr>;
     /// Takes the connection of a client to which 101 was sent.
     fn take_upgraded(&self) -> Option<Box<ClientConnection>>;
-    /// Returns whether the connection uses TLS.
     fn is_tls(&self) -> bool;
     /// Returns the redirect to HTTPS of the listener, if it has one.
     fn https_redirect(&self) -> Option<u16>;
-    /// Returns the client of a server name with client authentication.
     fn tls_client(&self) -> Option<&TlsClient>;
     /// Returns the place of an upstream connection that belongs to the client connection.
     fn bound_upstream(&self) -> Option<&BoundConnection>;

@@ -36,6 +36,7 @@ pub(crate) async fn accept(
     }
     let (config, client_auth) = tls.select(&hello.client_hello());
     let stream = hello.into_stream(config).await?;
-    let client = client_auth.map(|auth| Arc::new(auth.identify_client(stream.get_ref().1)));
+    let chain = stream.get_ref().1.peer_certificates();
+    let client = client_auth.map(|auth| Arc::new(TlsClient::identify(auth, chain)));
     Ok(Some(AcceptedTls { stream, client }))
 }

@@ -93,7 +93,6 @@ pub(super) async fn forward(
     }
 }
 
-/// Reads a whole body.
 async fn read_body(session: &mut Session, length: u64) -> Result<Bytes> {
     if session.as_mut().is_body_done() {
         return Ok(Bytes::new());
@@ -154,7 +153,6 @@ async fn attempt_once<'r>(
     Ok(())
 }
 
-/// An exchange with an upstream.
 struct Exchange<'e, 'r> {
     attempt: &'e UpstreamAttempt<'r>,
     mirror: &'e mut Option<MirrorCapture<'r>>,
@@ -178,13 +176,11 @@ struct Exchange<'e, 'r> {
     has_forwarded: bool,
 }
 
-/// A step of an exchange.
 enum Step {
     /// A part of the request body was read, or its end.
     RequestBody(Option<Bytes>),
     /// The outbound data was sent.
     Sent,
-    /// Sending failed.
     SendFailed(Box<Error>),
     ResponseHead(UpstreamResponse),
     ResponseBody(Option<Bytes>),

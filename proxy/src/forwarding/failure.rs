@@ -220,7 +220,6 @@ fn is_response_complete(client: &Session) -> bool {
     deadline.is_some_and(RequestDeadline::is_response_complete)
 }
 
-/// Returns an error that ends the request with this code.
 pub(super) fn fail_with(code: Code) -> Box<Error> {
     Error::new(ErrorType::new(code.as_str()))
 }

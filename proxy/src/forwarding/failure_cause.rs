@@ -11,7 +11,6 @@ use postern_http::downstream::{AbortReason, RequestDeadline};
 use crate::downstream::session_ext::SessionExt;
 use crate::telemetry::failure_cause::FailureCause;
 
-/// Returns the cause of a failed attempt at an upstream.
 pub(super) fn of_attempt(error: &Error) -> FailureCause {
     let kind = error.etype();
     let io = io_kind(error);
@@ -67,7 +66,6 @@ pub(super) fn of_attempt(error: &Error) -> FailureCause {
     }
 }
 
-/// Returns the problem code of a failed attempt at an upstream.
 pub(super) fn upstream_code(error: &Error) -> Code {
     let cause = of_attempt(error);
     let timeouts = [
@@ -85,7 +83,6 @@ pub(super) fn upstream_code(error: &Error) -> Code {
     }
 }
 
-/// Returns the cause and the problem code of an aborted request.
 pub(super) fn of_abort(reason: AbortReason) -> (FailureCause, Code) {
     match reason {
         AbortReason::InvalidFraming => (FailureCause::InvalidRequest, Code::InvalidRequest),

@@ -52,14 +52,12 @@ struct HeaderValues {
     ends: [usize; 7],
 }
 
-/// The value of a forwarded field.
 #[derive(Clone, Copy)]
 enum FieldValue<'v> {
     /// That of the client, or of the configuration.
     Given(&'v HeaderValue),
     /// An index into [`HeaderValues`].
     Own(&'v HeaderValues, usize),
-    /// A constant.
     Constant(&'static str),
 }
 
@@ -73,8 +71,6 @@ static SUBJECT: HeaderName = HeaderName::from_static("x-postern-subject");
 static ISSUER: HeaderName = HeaderName::from_static("x-postern-issuer");
 static SERVICE: HeaderName = HeaderName::from_static("x-postern-service");
 static SCOPES: HeaderName = HeaderName::from_static("x-postern-scopes");
-
-// === impl IdentityHeaders ===
 
 impl IdentityHeaders<'_> {
     /// Returns the fields of a request to an upstream over HTTP/2: those of `headers` without removed
@@ -192,8 +188,6 @@ impl IdentityHeaders<'_> {
     }
 }
 
-// === impl FieldValue ===
-
 impl FieldValue<'_> {
     fn as_bytes(&self) -> &[u8] {
         match self {
@@ -236,8 +230,6 @@ fn append_ipv4(text: &mut BytesMut, address: Ipv4Addr) {
     }
     text.extend_from_slice(&shown[..length]);
 }
-
-// === impl HeaderValues ===
 
 impl HeaderValues {
     const ID: usize = 0;

@@ -19,6 +19,7 @@ use postern_http::client_shares::BudgetPermit;
 use postern_http::message::headers;
 use postern_http::upstream::{IdleCheck, ResponseBody, UpstreamConnection};
 use prometheus::IntCounterVec;
+use strum::IntoStaticStr;
 
 use crate::admission::authorize::content_length;
 use crate::config::MirrorConfig;
@@ -33,20 +34,17 @@ const MIRROR_FIELD: &str = "x-postern-mirror";
 const MAX_RESPONSE_BYTES: usize = 1 << 20;
 
 /// The result of a request that was chosen to be mirrored, as a label of the metric.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr)]
+#[strum(serialize_all = "snake_case")]
 enum MirrorResult {
     Answered,
     Failed,
     TimedOut,
-    /// Too many are in flight.
     DroppedInFlight,
-    /// The body is too long.
     DroppedBodyBytes,
-    /// No address is available.
     DroppedNoEndpoint,
 }
 
-/// A complete mirrored request.
 struct MirroredRequest {
     route: String,
     pool: Arc<UpstreamPool>,
@@ -154,37 +152,16 @@ fn build_request(
     })
 }
 
-/// Returns whether a random number selects a request.
 fn is_sampled(share: f64, random: u64) -> bool {
     share >= 1.0 || (random as f64) < share * (u64::MAX as f64)
 }
 
 fn count(admitted: &AdmittedRequest<'_>, result: MirrorResult) {
-    let labels = [admitted.route.name.as_str(), result.as_str()];
-    admitted
-        .state
-        .metrics
-        .mirrored
-        .with_label_values(&labels)
-        .inc();
+    let result: &'static str = result.into();
+    let labels = [admitted.route.name.as_str(), result];
+    let mirrored = &admitted.state.metrics.mirrored;
+    mirrored.with_label_values(&labels).inc();
 }
-
-// === impl MirrorResult ===
-
-impl MirrorResult {
-    fn as_str(self) -> &'static str {
-        match self {
-            Self::Answered => "answered",
-            Self::Failed => "failed",
-            Self::TimedOut => "timed_out",
-            Self::DroppedInFlight => "dropped_in_flight",
-            Self::DroppedBodyBytes => "dropped_body_bytes",
-            Self::DroppedNoEndpoint => "dropped_no_endpoint",
-        }
-    }
-}
-
-// === impl MirroredRequest ===
 
 impl MirroredRequest {
     /// Sends the request and discards the response. Failures are not recorded for the address: they
@@ -195,7 +172,9 @@ impl MirroredRequest {
             Ok(result) => result,
             Err(_elapsed) => MirrorResult::TimedOut,
         };
-        results.with_label_values(&[&route, result.as_str()]).inc();
+        let result: &'static str = result.into();
+        let labels = [route.as_str(), result];
+        results.with_label_values(&labels).inc();
     }
 
     async fn exchange(self) -> MirrorResult {

@@ -30,8 +30,6 @@ pub(super) fn is_upgrade(session: &Session, route: &Route) -> bool {
     route.settings.websocket && headers::is_websocket_upgrade(session.req_header())
 }
 
-// === impl OpenExchange ===
-
 impl OpenExchange {
     /// Takes an idle connection, or opens one. What is known of the request is to be sent.
     pub(super) async fn open(
@@ -130,7 +128,7 @@ pub(super) fn release(
     match (upstream, idle_since) {
         (UpstreamTransport::Http1(connection), Some(since)) if connection.is_authenticated() => {
             // The connection of a trusted proxy is that of many clients.
-            let is_trusted = |peer| attempt.config.limits.is_trusted_proxy(peer);
+            let is_trusted = |peer| attempt.config.limits.http.is_trusted_proxy(peer);
             if let Some(bound) = session.bound_upstream()
                 && !session.peer_address().is_none_or(is_trusted)
             {

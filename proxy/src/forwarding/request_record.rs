@@ -30,7 +30,6 @@ struct RequestOutcome {
     cause: Option<FailureCause>,
 }
 
-/// Records a completed request.
 pub(super) fn record_request(
     state: &GatewayState,
     client: &Session,
@@ -98,8 +97,8 @@ pub(super) fn record_request(
     }
     let is_recorded = request.trace.is_recorded;
     if let Some(tracer) = state.tracer.as_ref().filter(|_| is_recorded) {
-        let (status, code, elapsed) = (outcome.status, outcome.code, outcome.elapsed);
-        spans::record(tracer, client.req_header(), ctx, (status, code, elapsed));
+        let result = (status, code, outcome.elapsed);
+        spans::record(tracer, client.req_header(), ctx, result);
     }
     write_access_event(state, client, ctx, &outcome);
 }

@@ -18,6 +18,7 @@ use postern_service::http::PROBLEM_CODE;
 use uuid::Uuid;
 
 use crate::admission::credentials::TOKEN_SUBPROTOCOL;
+use crate::admission::header_changes::edit_headers;
 use crate::admission::response_headers::apply_common_headers;
 use crate::downstream::session_ext::SessionExt;
 use crate::forwarding::compressed_response;
@@ -40,7 +41,7 @@ pub(super) fn note_response_head(
     if status.is_informational() && status != StatusCode::SWITCHING_PROTOCOLS {
         return;
     }
-    if is_error_status(status) {
+    if status.is_client_error() || status.is_server_error() {
         let code = response
             .headers
             .get(&PROBLEM_CODE)
@@ -49,7 +50,7 @@ pub(super) fn note_response_head(
     }
     let now = Instant::now();
     let micros = u64::try_from((now - attempt.started).as_micros()).unwrap_or(u64::MAX);
-    let is_failure = is_failure_of_address(status);
+    let is_failure = matches!(status.as_u16(), 502..=504);
     attempt
         .pool
         .note_response(&attempt.permit.endpoint, is_failure, micros, now);
@@ -74,21 +75,12 @@ fn is_event_stream(response: &ResponseHeader) -> bool {
     })
 }
 
-/// Returns whether a response counts as a failure of the address that sent it.
-fn is_failure_of_address(status: StatusCode) -> bool {
-    matches!(status.as_u16(), 502..=504)
-}
-
 /// Returns the time at which a WebSocket or an event stream ends because its token expires.
 pub(super) fn token_expiry(admitted: &AdmittedRequest<'_>) -> Option<Instant> {
     let caller = admitted.caller.as_ref()?;
     let now = admitted.start_time.plus(admitted.started.elapsed());
     let left = Timestamp::from_unix_seconds(caller.expires_at()).since(now);
     Instant::now().checked_add(left)
-}
-
-fn is_error_status(status: StatusCode) -> bool {
-    status.is_client_error() || status.is_server_error()
 }
 
 /// Sets the header fields of a forwarded response.
@@ -103,7 +95,7 @@ pub(super) fn apply_response_headers(
     if sets_cookie && !settings.cookies {
         response.remove_header(&SET_COOKIE);
     }
-    strip_headers(response, settings.server_headers)?;
+    strip_headers(response)?;
     if response.status.is_informational() {
         let is_upgrade = response.status == StatusCode::SWITCHING_PROTOCOLS;
         if is_upgrade
@@ -123,23 +115,21 @@ pub(super) fn apply_response_headers(
         client.close_after_response();
     }
     // Inserted into the `http` header map, which is cheaper than through Pingora.
-    let empty = http::Response::new(()).into_parts().0;
-    let mut parts =
-        http::response::Parts::from(std::mem::replace(response, ResponseHeader::from(empty)));
-    let mut text = Uuid::encode_buffer();
-    let id: &str = attempt.id.hyphenated().encode_lower(&mut text);
-    if let Ok(id) = HeaderValue::from_str(id) {
-        parts.headers.reserve(3);
-        parts.headers.insert(&REQUEST_ID, id);
-    }
-    *response = ResponseHeader::from(parts);
+    edit_headers(response, |headers| {
+        let mut text = Uuid::encode_buffer();
+        let id: &str = attempt.id.hyphenated().encode_lower(&mut text);
+        if let Ok(id) = HeaderValue::from_str(id) {
+            headers.reserve(3);
+            headers.insert(&REQUEST_ID, id);
+        }
+    });
     Ok(())
 }
 
 /// Removes hop-by-hop fields, including those that `Connection` lists (RFC 9110 section 7.6.1),
-/// fields that only the gateway may set and, unless they are kept, those that disclose the software
-/// of the upstream. The framing of a body is kept.
-fn strip_headers(response: &mut ResponseHeader, keeps_server_headers: bool) -> Result<()> {
+/// fields that only the gateway may set, and those that disclose the software of the upstream. The
+/// framing of a body is kept.
+fn strip_headers(response: &mut ResponseHeader) -> Result<()> {
     let has_body = !response.status.is_informational() && response.status != StatusCode::NO_CONTENT;
     let is_upgrade = response.status == StatusCode::SWITCHING_PROTOCOLS;
     let named = headers::connection_options(&response.headers);
@@ -150,7 +140,7 @@ fn strip_headers(response: &mut ResponseHeader, keeps_server_headers: bool) -> R
             let text = name.as_str();
             headers::is_hop_by_hop(text)
                 || headers::is_identity_header(text)
-                || (!keeps_server_headers && headers::is_server_header(text))
+                || headers::is_server_header(text)
                 || named.contains(name)
         }
     };
@@ -170,12 +160,7 @@ fn strip_headers(response: &mut ResponseHeader, keeps_server_headers: bool) -> R
 
 /// Removes trailer fields that a response head must not contain either.
 pub(super) fn strip_trailers(trailers: &mut HeaderMap) {
-    let is_removed = |name: &HeaderName| {
-        *name == SET_COOKIE
-            || headers::is_identity_header(name.as_str())
-            || headers::is_hop_by_hop(name.as_str())
-    };
-    while let Some(name) = trailers.keys().find(|name| is_removed(name)).cloned() {
-        trailers.remove(&name);
-    }
+    headers::strip(trailers, |name| {
+        SET_COOKIE == name || headers::is_identity_header(name) || headers::is_hop_by_hop(name)
+    });
 }

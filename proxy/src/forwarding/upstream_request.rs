@@ -48,7 +48,7 @@ pub(super) fn choose_endpoint<'r>(
         Some(idle) if avoid.is_none() => pool.move_to(&idle, permit),
         Some(_) | None => permit,
     };
-    pool.count_attempt();
+    pool.attempts.inc();
     if let Some(deadline) = client.deadline() {
         let timeout = pool.config.connect_timeout + admitted.read_timeout();
         deadline.expect_upstream(timeout, started);
@@ -111,7 +111,6 @@ pub(super) fn http2_request(
     Ok(request)
 }
 
-/// Returns the target that the upstream gets.
 fn target<'a>(client: &'a RequestHeader, admitted: &AdmittedRequest<'_>) -> Cow<'a, [u8]> {
     match &admitted.route.rewrite {
         Some(rewrite) => rewrite.apply(client.raw_path()).into(),

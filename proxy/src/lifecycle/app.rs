@@ -33,11 +33,10 @@ use crate::config_editor::ConfigEditor;
 use crate::forwarding::pipeline::GatewayProxy;
 use crate::lifecycle::background_tasks;
 use crate::lifecycle::background_tasks::BackgroundTasks;
-use crate::lifecycle::events::log_listening;
 use crate::lifecycle::hot_restart::{ListenerHandoff, PreviousProcess};
 use crate::lifecycle::listener_tls;
-use crate::lifecycle::listeners::Listeners;
 use crate::lifecycle::reload::{ConfigReloader, ConfigSource};
+use crate::lifecycle::socket_activation::Listeners;
 use crate::lifecycle::startup_settings::StartupOnlySettings;
 use crate::rate_limiter::RateLimiter;
 use crate::server::acceptor::{ConnectionAcceptor, ListenerProtocol};
@@ -121,7 +120,7 @@ impl App {
             metrics,
             access_log,
             tracer,
-            ids: IdGenerator::new(),
+            ids: IdGenerator::default(),
             clock,
             key_seed: RandomState::new(),
             started_at: Instant::now(),
@@ -217,14 +216,12 @@ impl App {
         Ok(())
     }
 
-    /// Starts the background tasks.
     fn start_background(&mut self, background: &CancellationToken) -> BackgroundTasks {
         let tasks = background_tasks::start(&self.state, &self.health, background);
         if let Some(exporter) = self.exporter.take() {
             tasks.spawn(exporter.run(background.clone()));
         }
-        let renewal = self.renewal.take();
-        listener_tls::start(renewal, &tasks, background);
+        listener_tls::start(self.renewal.take(), &tasks, background);
         if let Some(source) = self.source.take() {
             let tls = listener_tls::of(&self.protocols);
             let (state, pools) = (Arc::clone(&self.state), Arc::clone(&tasks.pools));
@@ -236,8 +233,8 @@ impl App {
             let edited = edited.unwrap_or_else(|| mpsc::channel(1).1);
             let (settings, rejection) =
                 (settings.clone(), self.health.degradation("configuration"));
-            let reloader = ConfigReloader::new(source, state, pools, tls, settings, rejection);
-            let reloader = reloader.recorded_by(self.editor.clone());
+            let mut reloader = ConfigReloader::new(source, state, pools, tls, settings, rejection);
+            reloader.editor = self.editor.clone();
             tasks.spawn(reloader.run(background.clone(), edited));
         }
         tasks
@@ -268,11 +265,7 @@ impl App {
         background: CancellationToken,
         shutdown: CancellationToken,
     ) {
-        let (stop_accepting, close_idle, handed_over) = (
-            CancellationToken::new(),
-            CancellationToken::new(),
-            CancellationToken::new(),
-        );
+        let [stop_accepting, close_idle, handed_over] = <[CancellationToken; 3]>::default();
         self.offer_sockets(&listeners, &handed_over, &stop_accepting);
         log_listening(&self.state, &listeners, &self.protocols);
         let admin_stop = background.child_token();
@@ -280,12 +273,8 @@ impl App {
             let token = self.admin_token.as_ref();
             let editor = self.editor.as_ref();
             let router = admin::router(&self.state, &self.health, editor, token, &admin_stop);
-            tokio::spawn(admin::serve(
-                listener,
-                router,
-                self.admin_hosts.clone(),
-                admin_stop.clone(),
-            ))
+            let hosts = self.admin_hosts.clone();
+            tokio::spawn(admin::serve(listener, router, hosts, admin_stop.clone()))
         });
         let acceptor = ConnectionAcceptor {
             connections: Arc::clone(&self.connections),
@@ -296,11 +285,8 @@ impl App {
         };
         let mut accept_loops = JoinSet::new();
         for (listener, protocol) in listeners.public.into_iter().zip(self.protocols) {
-            accept_loops.spawn(
-                acceptor
-                    .clone()
-                    .run(listener, protocol, stop_accepting.clone()),
-            );
+            let acceptor = acceptor.clone();
+            accept_loops.spawn(acceptor.run(listener, protocol, stop_accepting.clone()));
         }
         self.running.set_ok();
         let supervisor_task = self.service_manager.map(|service_manager| {
@@ -327,12 +313,8 @@ impl App {
             handed_over = handed_over.is_cancelled(),
             "stopped accepting connections, draining"
         );
-        drain(
-            &acceptor.tasks,
-            self.state.runtime_config.load().shutdown,
-            &close_idle,
-        )
-        .await;
+        let stop = self.state.runtime_config.load().shutdown;
+        drain(&acceptor.tasks, stop, &close_idle).await;
         background.cancel();
         tasks.wait().await;
         if let Some(admin) = admin {
@@ -340,6 +322,23 @@ impl App {
         }
         let elapsed_ms = stopping_since.elapsed().as_millis();
         tracing::info!(elapsed_ms, "shutdown completed");
+    }
+}
+
+/// Logs the version and the configuration with each address that the gateway listens on.
+fn log_listening(state: &GatewayState, listeners: &Listeners, protocols: &[ListenerProtocol]) {
+    let status = state.config_status.lock().clone();
+    let config_file = status.file.as_deref().unwrap_or_default();
+    let config_hash = status.hash.as_deref().unwrap_or_default();
+    let version = env!("CARGO_PKG_VERSION");
+    let public = listeners.public.iter().zip(protocols);
+    let name = |protocol: &ListenerProtocol| protocol.tls.as_ref().map_or("http", |_| "https");
+    let public = public.map(|(listener, protocol)| (listener, name(protocol)));
+    let admin = listeners.admin.iter().map(|listener| (listener, "admin"));
+    for (listener, protocol) in public.chain(admin) {
+        if let Ok(address) = listener.local_addr() {
+            tracing::info!(%address, protocol, version, config_file, config_hash, "listening");
+        }
     }
 }
 
@@ -369,10 +368,8 @@ async fn wait_for_stop(
 async fn drain(tasks: &TaskTracker, stop: ShutdownConfig, close_idle: &CancellationToken) {
     tasks.close();
     let empty = async {
-        if tokio::time::timeout(stop.linger, tasks.wait())
-            .await
-            .is_err()
-        {
+        let lingering = tokio::time::timeout(stop.linger, tasks.wait()).await;
+        if lingering.is_err() {
             close_idle.cancel();
             tasks.wait().await;
         }
@@ -386,7 +383,6 @@ async fn drain(tasks: &TaskTracker, stop: ShutdownConfig, close_idle: &Cancellat
     }
 }
 
-/// Returns the host names and the secret of the admin listener.
 fn admin_access(config: &Config) -> (Vec<String>, Option<Secret>) {
     match &config.admin {
         Some(admin) => (admin.hosts.clone(), admin.token.clone()),

@@ -13,7 +13,6 @@ use crate::lifecycle::gauges::GaugeUpdater;
 use crate::state::GatewayState;
 use crate::upstream::{NameResolution, UpstreamPool};
 
-/// Interval at which gauges are updated.
 const UPDATE_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Interval at which readiness is checked until the gateway is ready for the first time.
@@ -22,22 +21,18 @@ const STARTUP_POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// Time after which readiness does not wait for name servers that do not answer.
 const NAMES_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// The components whose readiness is observed.
 struct ObservedChecks {
-    /// The keys of the issuers.
     keys: Check,
     /// The first look-ups of the names of upstreams; `None` without names, and once they have
     /// ended.
     names: Option<Check>,
 }
 
-/// The background tasks of the gateway.
 pub(crate) struct BackgroundTasks {
     tasks: TaskTracker,
     pub(crate) pools: Arc<PoolTasks>,
 }
 
-/// The background tasks of each active upstream pool.
 pub(crate) struct PoolTasks {
     tasks: TaskTracker,
     stop: CancellationToken,

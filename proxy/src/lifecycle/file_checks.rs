@@ -7,7 +7,7 @@ use postern_core::decode::Object;
 use postern_core::files::{ALL_BUT_OWNER, WRITING, check_access};
 
 use crate::api_keys::ApiKeys;
-use crate::certificates;
+use crate::certificates::{acme_file_fault, check_listener_files, check_upstream_files};
 use crate::config::{AccessLogSink, Config, check_callers};
 use crate::lifecycle::hot_restart;
 
@@ -20,31 +20,18 @@ pub fn check_files(root: &Object<'_>, config: &Config) {
     }
     check_callers(root, config);
     for (at, listen) in config.listen.iter().enumerate() {
-        for (key, wrong) in listen
-            .tls
-            .as_ref()
-            .map(certificates::check_listener_files)
-            .unwrap_or_default()
-        {
+        for (key, wrong) in listen.tls.iter().flat_map(check_listener_files) {
             root.fail_at(&format!("listen.{at}.tls{key}"), "unreadable_file", wrong);
         }
     }
     let acme = config.acme.as_ref();
-    if let Some(wrong) = acme.and_then(certificates::acme_file_fault) {
+    if let Some(wrong) = acme.and_then(acme_file_fault) {
         root.fail_at("acme.ca", "unreadable_file", wrong);
     }
     for upstream in &config.upstreams {
-        for (key, wrong) in upstream
-            .tls
-            .as_ref()
-            .map(certificates::check_upstream_files)
-            .unwrap_or_default()
-        {
-            root.fail_at(
-                &format!("upstream.{}.tls{key}", upstream.name),
-                "unreadable_file",
-                wrong,
-            );
+        for (key, wrong) in upstream.tls.iter().flat_map(check_upstream_files) {
+            let key = format!("upstream.{}.tls{key}", upstream.name);
+            root.fail_at(&key, "unreadable_file", wrong);
         }
     }
     let keys = config.api_keys.as_ref();
@@ -52,13 +39,10 @@ pub fn check_files(root: &Object<'_>, config: &Config) {
         root.fail_at("api_keys.file", "unreadable_file", exit.message());
     }
     let handover = config.handover.as_deref().map(hot_restart::parent_folder);
+    let jwks_dir = config.tokens.jwks_dir.as_deref();
     for (key, folder, denied) in [
         ("handover.socket", handover, ALL_BUT_OWNER),
-        (
-            "tokens.jwks_dir",
-            config.tokens.jwks_dir.as_deref(),
-            WRITING,
-        ),
+        ("tokens.jwks_dir", jwks_dir, WRITING),
     ] {
         if let Some(wrong) = folder.and_then(|folder| folder_fault(folder, denied)) {
             root.fail_at(key, "unsafe_folder", wrong);

@@ -9,36 +9,24 @@ use crate::upstream::{EndpointStatus, NameResolution, UpstreamPool};
 /// Updates the gauges, and removes those of upstreams that are no longer configured.
 #[derive(Debug, Default)]
 pub(super) struct GaugeUpdater {
-    /// The upstreams of the last update.
     upstreams: Vec<String>,
 }
-
-// === impl GaugeUpdater ===
 
 impl GaugeUpdater {
     pub(super) fn update(&mut self, state: &GatewayState) {
         update_credentials(state);
         let metrics = &state.metrics;
-        metrics
-            .response_buffers
-            .set(number(state.response_buffers.used()));
-        metrics
-            .rate_limits
-            .keys
-            .set(number(state.limiter.key_count()));
+        let used = number(state.response_buffers.used());
+        metrics.response_buffers.set(used);
+        let keys = number(state.limiter.key_count());
+        metrics.rate_limits.keys.set(keys);
         let config = state.runtime_config.load();
         let names = config.pools.iter().map(|pool| pool.config.name.clone());
         let names: Vec<String> = names.collect();
         if self.upstreams != names {
-            let UpstreamMetrics {
-                endpoints, names, ..
-            } = &metrics.upstream;
-            for gauge in gauges_by_name(&metrics.upstream)
-                .into_iter()
-                .chain([endpoints, names])
-            {
-                gauge.reset();
-            }
+            let by_state = [&metrics.upstream.endpoints, &metrics.upstream.names];
+            let by_name = gauges_by_name(&metrics.upstream).into_iter();
+            by_name.chain(by_state).for_each(IntGaugeVec::reset);
         }
         self.upstreams = names;
         for pool in &config.pools {
@@ -56,10 +44,8 @@ fn update_credentials(state: &GatewayState) {
     for keys in state.verifier.status() {
         if let Some(age_s) = keys.age_s {
             let age_s = i64::try_from(age_s).unwrap_or(i64::MAX);
-            metrics
-                .jwks_age
-                .with_label_values(&[keys.issuer.as_str()])
-                .set(age_s);
+            let issuer = [keys.issuer.as_str()];
+            metrics.jwks_age.with_label_values(&issuer).set(age_s);
         }
     }
     if let Some(file) = &state.runtime_config.load().api_keys {
@@ -98,26 +84,23 @@ fn update_upstream(metrics: &UpstreamMetrics, pool: &UpstreamPool) {
         gauge.with_label_values(&[name]).set(value);
     }
     let names = pool.names();
-    for state in NameResolution::ALL
-        .into_iter()
-        .filter(|_| !names.is_empty())
-    {
+    let states = NameResolution::ALL.into_iter();
+    for state in states.filter(|_| !names.is_empty()) {
         let count = names.iter().filter(|name| name.state == state).count();
-        let gauge = metrics.names.with_label_values(&[name, state.as_str()]);
+        let label: &'static str = state.into();
+        let gauge = metrics.names.with_label_values(&[name, label]);
         gauge.set(number(count));
     }
 }
 
 /// Returns the gauges whose only label is the upstream.
 fn gauges_by_name(metrics: &UpstreamMetrics) -> [&IntGaugeVec; 4] {
-    let UpstreamMetrics {
-        in_flight,
-        idle_connections,
-        retry_budget,
-        panic_mode,
-        ..
-    } = metrics;
-    [in_flight, idle_connections, retry_budget, panic_mode]
+    [
+        &metrics.in_flight,
+        &metrics.idle_connections,
+        &metrics.retry_budget,
+        &metrics.panic_mode,
+    ]
 }
 
 fn number(count: usize) -> i64 {

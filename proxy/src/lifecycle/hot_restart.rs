@@ -29,8 +29,7 @@ use rustix::process::{Uid, geteuid};
 use tokio::io::{AsyncReadExt, AsyncWriteExt, Interest};
 use tokio::net::UnixListener;
 
-use crate::lifecycle::listeners::Listeners;
-use crate::lifecycle::socket_activation::InheritedSockets;
+use crate::lifecycle::socket_activation::{InheritedSockets, Listeners};
 
 /// Maximum number of sockets that can be passed.
 const MAX_SOCKETS: usize = 64;
@@ -67,30 +66,33 @@ pub(crate) struct ListenerHandoff {
 /// The listening sockets of a running process, and the connection to it.
 #[derive(Debug)]
 pub struct InheritedListeners {
-    sockets: InheritedSockets,
-    previous: PreviousProcess,
+    /// The sockets.
+    pub sockets: InheritedSockets,
+    /// The argument for [`crate::App::take_over`].
+    pub previous: PreviousProcess,
 }
 
 /// The running process, which serves until this one is ready.
 #[derive(Debug)]
 pub struct PreviousProcess {
-    stream: UnixStream,
-    /// Time by which this process must be ready.
+    pub(crate) stream: UnixStream,
     pub(crate) ready_deadline: Instant,
 }
 
 impl ListenerHandoff {
     /// Listens on `path`, replacing a socket of a process that has exited. Only the user of this
-    /// process and root can connect.
+    /// process and root can connect: a folder that other users can access is rejected.
     pub(crate) fn listen(path: &Path, listeners: &Listeners) -> io::Result<Self> {
-        create_folder(path)?;
+        let folder = parent_folder(path);
+        private_folder(folder, ALL_BUT_OWNER)
+            .map_err(|error| with_context(&folder.display().to_string(), &error))?;
         let all = listeners.public.iter().chain(&listeners.admin);
         let sockets: Vec<OwnedFd> = all
             .map(|listener| listener.as_fd().try_clone_to_owned())
             .collect::<Result<_, _>>()?;
         // Renamed, so that the socket is never visible before it listens. Only the owner can access
         // its folder.
-        let own = parent_folder(path).join(format!(".{}", std::process::id()));
+        let own = folder.join(format!(".{}", std::process::id()));
         let _absent = std::fs::remove_file(&own);
         let listener = UnixListener::bind(&own)?;
         std::fs::set_permissions(&own, Permissions::from_mode(0o600))?;
@@ -191,28 +193,17 @@ impl InheritedListeners {
         if sockets.is_empty() {
             return Err(io::Error::other("no socket was received"));
         }
-        let previous = PreviousProcess::new(previous, Instant::now() + READY_TIMEOUT);
         Ok(Self {
             sockets: InheritedSockets(sockets),
-            previous,
+            previous: PreviousProcess {
+                stream: previous,
+                ready_deadline: Instant::now() + READY_TIMEOUT,
+            },
         })
-    }
-
-    /// Returns the sockets, and the argument for [`crate::App::take_over`].
-    #[must_use]
-    pub fn into_parts(self) -> (InheritedSockets, PreviousProcess) {
-        (self.sockets, self.previous)
     }
 }
 
 impl PreviousProcess {
-    pub(crate) fn new(stream: UnixStream, ready_deadline: Instant) -> Self {
-        Self {
-            stream,
-            ready_deadline,
-        }
-    }
-
     /// Performs the hand-off: reports readiness, waits for the confirmation, reports serving.
     /// `committed` is called after the confirmation and before the running process exits.
     ///
@@ -246,18 +237,10 @@ fn with_context(context: &str, error: &io::Error) -> io::Error {
     io::Error::new(error.kind(), format!("{context}: {error}"))
 }
 
-/// Returns the folder of the socket.
 pub(crate) fn parent_folder(path: &Path) -> &Path {
     path.parent()
         .filter(|folder| !folder.as_os_str().is_empty())
         .unwrap_or(Path::new("."))
-}
-
-/// Creates the folder of the socket if necessary, and rejects one that other users can access.
-fn create_folder(path: &Path) -> io::Result<()> {
-    let folder = parent_folder(path);
-    private_folder(folder, ALL_BUT_OWNER)
-        .map_err(|error| with_context(&folder.display().to_string(), &error))
 }
 
 /// Rejects a process of another user, which might pass other sockets or take these.

@@ -44,7 +44,6 @@ pub(super) fn load(
     Ok(protocols)
 }
 
-/// Returns the listeners with TLS.
 pub(super) fn of(protocols: &[ListenerProtocol]) -> Vec<Arc<ServerTls>> {
     let tls = protocols.iter().filter_map(|protocol| protocol.tls.clone());
     tls.collect()

@@ -22,25 +22,20 @@ use tokio::task::spawn_blocking;
 
 use crate::certificates::ServerTls;
 use crate::config::{Config, check_callers};
-use crate::config_editor::{CheckPermit, CheckRules, ConfigEditor, ReloadRequests};
+use crate::config_editor::{CheckPermit, CheckRules, ConfigEditor, ReloadRequests, hash_text};
 use crate::lifecycle::background_tasks::PoolTasks;
 use crate::lifecycle::file_checks::check_files;
 use crate::lifecycle::startup_settings::StartupOnlySettings;
 use crate::state::GatewayState;
-use crate::state::config_status::ConfigStatus;
 use crate::state::runtime_config::RuntimeConfig;
 
-/// Interval at which the file is checked for changes.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
-/// Maximum mistakes of a rejected file that are logged.
 const MAX_LOGGED_MISTAKES: usize = 20;
 
-/// The configuration file and the environment.
 #[derive(Debug)]
 pub(crate) struct ConfigSource {
     path: PathBuf,
     env: Env,
-    /// The files at startup.
     initial: Option<ConfigFile>,
     permit: CheckPermit,
 }
@@ -51,7 +46,6 @@ pub(crate) struct ConfigReloader {
     state: Arc<GatewayState>,
     pools: Arc<PoolTasks>,
     tls: Vec<Arc<ServerTls>>,
-    /// The startup-only settings with which the process started.
     startup_settings: StartupOnlySettings,
     /// Hash of the files that were tried last.
     last_tried: Mutex<Option<u64>>,
@@ -59,7 +53,7 @@ pub(crate) struct ConfigReloader {
     /// by a request, because dropping ten thousand routes takes milliseconds.
     retired: Mutex<Vec<Arc<RuntimeConfig>>>,
     /// The editor of the admin listener, which records what becomes active.
-    editor: Option<Arc<ConfigEditor>>,
+    pub(crate) editor: Option<Arc<ConfigEditor>>,
     /// Why the last file was rejected, for readiness.
     rejection: Degradation,
 }
@@ -67,7 +61,6 @@ pub(crate) struct ConfigReloader {
 /// The hash of a file, unless it cannot be read, and the configuration that is in it.
 type ReloadOutcome = (Option<u64>, Result<PreparedConfig, Exit>);
 
-/// A configuration that is ready to be activated.
 struct PreparedConfig {
     file: ConfigFile,
     startup_settings: StartupOnlySettings,
@@ -85,23 +78,20 @@ fn catching_panics<T>(read: impl FnOnce() -> Result<T, Exit>) -> Result<T, Exit>
 
 impl ConfigSource {
     pub(crate) fn new(path: PathBuf, env: Env) -> Self {
-        let mut source = Self {
+        Self {
+            initial: ConfigFile::read(&path).ok(),
             path,
             env,
-            initial: None,
             permit: CheckPermit::default(),
-        };
-        source.initial = ConfigFile::read(&source.path).ok();
-        source
+        }
     }
 
-    /// Creates the editor of these files.
     pub(crate) fn editor(
         &self,
         startup_settings: &StartupOnlySettings,
         state: &Arc<GatewayState>,
     ) -> Option<(ConfigEditor, ReloadRequests)> {
-        let history = startup_settings.config_history();
+        let history = startup_settings.config_history.clone();
         let startup_settings = startup_settings.clone();
         let rules = CheckRules {
             env: self.env.clone(),
@@ -159,7 +149,7 @@ impl ConfigReloader {
     ) -> Self {
         let initial = source.initial.as_ref();
         let last_tried = initial.map(ConfigFile::hash);
-        let hash = last_tried.map(|hash| format!("{hash:016x}"));
+        let hash = last_tried.map(hash_text);
         if let Some(hash) = &hash {
             state.metrics.config.set_hash(hash);
         }
@@ -178,12 +168,6 @@ impl ConfigReloader {
             editor: None,
             rejection,
         }
-    }
-
-    /// Records what becomes active in the history of an editor.
-    pub(crate) fn recorded_by(mut self, editor: Option<Arc<ConfigEditor>>) -> Self {
-        self.editor = editor;
-        self
     }
 
     /// Follows the file, SIGHUP (configuration and certificates), SIGUSR1 (access log) and the
@@ -287,16 +271,17 @@ impl ConfigReloader {
         self.state.metrics.config.last_reload_successful.set(1);
         self.rejection.clear();
         self.state.metrics.config.version.inc();
-        let version = self.update_status(|status| {
+        let hash = hash_text(hash);
+        self.state.metrics.config.set_hash(&hash);
+        let version = {
+            let mut status = self.state.config_status.lock();
             status.version += 1;
-            status.hash = Some(format!("{hash:016x}"));
+            status.hash = Some(hash.clone());
             status.loaded_at = Some(self.state.clock.now());
             status.last_error = None;
             status.restart_needed = restart_needed.to_vec();
             status.version
-        });
-        let hash = format!("{hash:016x}");
-        self.state.metrics.config.set_hash(&hash);
+        };
         tracing::info!(version, hash, "configuration reloaded");
         if !restart_needed.is_empty() {
             tracing::warn!(
@@ -308,13 +293,10 @@ impl ConfigReloader {
     }
 
     fn record_failure(&self, why: &str) {
-        let known = self.update_status(|status| {
-            status
-                .last_error
-                .replace(why.to_owned())
-                .is_some_and(|last| last == why)
-        });
-        if known {
+        let mut status = self.state.config_status.lock();
+        let known = status.last_error.replace(why.to_owned());
+        drop(status);
+        if known.is_some_and(|last| last == why) {
             return;
         }
         self.state.metrics.config.last_reload_successful.set(0);
@@ -350,10 +332,6 @@ impl ConfigReloader {
                 tracing::error!(errors, "API key reload rejected");
             }
         }
-    }
-
-    fn update_status<T>(&self, change: impl FnOnce(&mut ConfigStatus) -> T) -> T {
-        change(&mut self.state.config_status.lock())
     }
 }
 

@@ -16,7 +16,15 @@ use rustix::net::sockopt::socket_acceptconn;
 use tokio::net::TcpListener;
 
 use crate::config::Config;
-use crate::lifecycle::listeners::Listeners;
+
+/// The listening sockets of the gateway.
+#[derive(Debug)]
+pub struct Listeners {
+    /// One socket for each `[[listen]]`, in the order of the configuration.
+    pub public: Vec<TcpListener>,
+    /// The socket of the admin listener.
+    pub admin: Option<TcpListener>,
+}
 
 /// Inherited listening sockets.
 #[derive(Debug)]

@@ -15,7 +15,8 @@ pub(crate) struct StartupOnlySettings {
     // Not as text, which hides their secrets.
     admin: Option<AdminListener>,
     tracing: Option<TracingConfig>,
-    config_history: Option<PathBuf>,
+    /// `[admin] history`.
+    pub(crate) config_history: Option<PathBuf>,
 }
 
 impl StartupOnlySettings {
@@ -44,7 +45,11 @@ impl StartupOnlySettings {
             tests: _,
         } = config;
         // Access lists are part of the runtime configuration.
-        let listen: Vec<_> = listen.iter().map(ListenerConfig::without_access).collect();
+        let without_access = |it: &ListenerConfig| ListenerConfig {
+            access: None,
+            ..it.clone()
+        };
+        let listen: Vec<_> = listen.iter().map(without_access).collect();
         let values = [
             ("listen", format!("{listen:?}")),
             ("acme", format!("{acme:?}")),
@@ -70,12 +75,6 @@ impl StartupOnlySettings {
         }
     }
 
-    /// Returns `[admin] history`.
-    pub(crate) fn config_history(&self) -> Option<PathBuf> {
-        self.config_history.clone()
-    }
-
-    /// Returns the names of the values that differ.
     pub(crate) fn differences(&self, other: &Self) -> Vec<&'static str> {
         let is_other_admin =
             self.admin != other.admin || self.config_history != other.config_history;

@@ -39,7 +39,7 @@ pub(crate) fn preflighted<'r>(
     let is_preflight = request.method == Method::OPTIONS && request.headers.contains_key(ORIGIN);
     let method = request.headers.get(ACCESS_CONTROL_REQUEST_METHOD);
     let method = method.filter(|_| is_preflight)?.to_str().ok()?;
-    let route = table.find(&request.with_method(method)).route();
+    let route = table.find(&RouteRequest { method, ..*request }).route();
     (route.is_some() || found.route().is_none()).then_some((method, route))
 }
 

@@ -86,7 +86,6 @@ struct Comparison {
     max: usize,
 }
 
-/// A configuration and its route table.
 struct Side<'c> {
     config: &'c Config,
     table: RouteTable,
@@ -177,8 +176,7 @@ pub fn uncompared_changes(old: &Config, new: &Config) -> Option<String> {
         let is_kept = |limit| after.limits.iter().any(|it| it.is_at_most(limit));
         before.any(|limit| after.report_only || !is_kept(limit))
     };
-    let is_changed = new.upstreams.iter().any(is_changed);
-    names.extend(is_changed.then_some("upstream"));
+    names.extend(new.upstreams.iter().any(is_changed).then_some("upstream"));
     let is_larger = new.routes.iter().any(is_larger);
     names.extend(is_larger.then_some("a larger body_bytes"));
     let is_looser = new.routes.iter().any(is_looser);
@@ -258,8 +256,6 @@ pub(super) fn header_map(fields: &[(String, String)]) -> HeaderMap {
         .collect()
 }
 
-// === impl Comparison ===
-
 impl Comparison {
     fn new(max: usize) -> Self {
         Self {
@@ -285,8 +281,6 @@ impl Comparison {
         }
     }
 }
-
-// === impl Side ===
 
 impl<'c> Side<'c> {
     fn new(config: &'c Config) -> Self {
@@ -364,8 +358,6 @@ impl<'c> Side<'c> {
         decision
     }
 }
-
-// === impl DecisionSummary ===
 
 impl DecisionSummary {
     /// Returns whether clients can notice the difference; the name of the route is none.

@@ -28,14 +28,11 @@ pub enum CallerSource {
     Rejected(&'static str),
 }
 
-/// A request to explain.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ExplainedRequest<'r> {
-    /// The method.
     pub(crate) method: &'r str,
     /// The path, or an absolute URL.
     pub(crate) url: &'r str,
-    /// The header fields.
     pub(crate) headers: &'r HeaderMap,
     /// The client address; `None` if it is unknown.
     pub(crate) address: Option<IpAddr>,
@@ -129,8 +126,6 @@ pub(crate) fn explain_in(
     out.add_decision(table, found, &variables, sender);
     out.0
 }
-
-// === impl Explanation ===
 
 impl Explanation {
     fn add(&mut self, label: &str, text: &str) {
@@ -248,7 +243,6 @@ fn describe_match(pattern: &PathPattern, path: &str) -> String {
     all
 }
 
-/// Describes the policy of a route.
 pub(super) fn describe_policy(policy: &RoutePolicy) -> String {
     let RoutePolicy::Protected(CallerRules { users, services }) = policy else {
         return "public".to_owned();
@@ -291,7 +285,6 @@ fn describe_scopes(scopes: &[String]) -> String {
     }
 }
 
-/// Describes the body of a fixed response.
 fn describe_response(answer: &RouteAnswer) -> String {
     let RouteAnswer::Respond(response) = answer else {
         return String::new();

@@ -1,12 +1,12 @@
-//! The list of routes, for `/routes` of the admin listener.
+//! The list of routes, for `/admin/routes`.
 
-use serde::{Deserialize, Serialize};
+use serde::Serialize;
 
 use crate::config::{MatchCondition, Route};
 use crate::routing::explain::describe_policy;
 
 /// A route, as operators see it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub struct RouteSummary {
     /// The name.
@@ -16,26 +16,22 @@ pub struct RouteSummary {
     /// The path template.
     pub path: String,
     /// The host patterns; empty for any host.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub hosts: Vec<String>,
     /// Names of required header fields and query parameters.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub conditions: Vec<String>,
     /// The authorization policy.
     pub policy: String,
     /// The upstreams with their weights, or the answer of the gateway.
     pub target: String,
     /// The access list, external authorization and rate limits.
-    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    #[serde(skip_serializing_if = "Vec::is_empty")]
     pub limits: Vec<String>,
 }
 
-/// Returns the routes; `upstreams` are the names of the upstreams by their positions.
-pub(crate) fn summaries(routes: &[Route], upstreams: &[&str]) -> Vec<RouteSummary> {
-    routes.iter().map(|it| summary(it, upstreams)).collect()
-}
-
-fn summary(route: &Route, upstreams: &[&str]) -> RouteSummary {
+/// Describes a route; `upstreams` are the names of the upstreams by their positions.
+pub(crate) fn summary(route: &Route, upstreams: &[&str]) -> RouteSummary {
     let pattern = &route.pattern;
     let hosts = pattern.hosts.iter().map(ToString::to_string);
     // Without values, which may be secrets, as of a proxy in front.

@@ -10,20 +10,15 @@ use crate::routing::router::{RouteIndex, RouteRequest};
 use crate::routing::table::{RouteMatch, RouteTable};
 use crate::routing::variables::RequestVariables;
 
-/// The outcome of a request.
 #[derive(Clone, Debug)]
 pub(crate) enum Outcome<'t> {
-    /// It is forwarded to an upstream.
     Forwarded,
     /// The gateway answers itself. Contains the location of a redirect.
     Answered(&'t RouteAnswer, Option<String>),
     /// The gateway answers a preflight request.
     Preflight,
-    /// It is rejected.
     Rejected(Code),
 }
-
-// === impl Outcome ===
 
 impl<'t> Outcome<'t> {
     /// Returns the outcome of a preflight request that the gateway answers, and the route of the
@@ -43,7 +38,6 @@ impl<'t> Outcome<'t> {
         is_answered.then_some((Self::Preflight, route))
     }
 
-    /// Returns the outcome of a request with this decision.
     pub(crate) fn of(
         table: &'t RouteTable,
         variables: &RequestVariables<'_>,
@@ -86,7 +80,6 @@ impl<'t> Outcome<'t> {
         }
     }
 
-    /// Returns the location of a redirect.
     pub(crate) fn location(&self) -> Option<&str> {
         match self {
             Self::Answered(_, location) => location.as_deref(),

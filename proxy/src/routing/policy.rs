@@ -12,8 +12,6 @@ use percent_encoding::percent_decode_str;
 
 use crate::config::{OwnerRule, RoutePolicy, ServiceRule, UserRule};
 
-// === impl RoutePolicy ===
-
 impl RoutePolicy {
     /// Decides whether the caller may use the route with this path.
     ///
@@ -35,8 +33,6 @@ impl RoutePolicy {
         }
     }
 }
-
-// === impl UserRule ===
 
 impl UserRule {
     fn decide(&self, user: &User, path: &str) -> Result<(), Code> {
@@ -61,8 +57,6 @@ impl UserRule {
     }
 }
 
-// === impl OwnerRule ===
-
 impl OwnerRule {
     fn is(&self, user: &User, path: &str) -> bool {
         let is_foreign = self.foreign.iter().any(|issuer| **issuer == *user.issuer);
@@ -70,12 +64,9 @@ impl OwnerRule {
     }
 }
 
-/// Returns whether a claim is a list that contains the value.
 fn is_item(claim: &Value, value: &Value) -> bool {
     claim.as_array().is_some_and(|items| items.contains(value))
 }
-
-// === impl ServiceRule ===
 
 impl ServiceRule {
     fn decide(&self, service: &Service) -> Result<(), Code> {

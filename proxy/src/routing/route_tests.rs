@@ -39,7 +39,8 @@ fn run_tests(
     let table = RouteTable::new(routes);
     for test in tests {
         if let Some(wrong) = test_failure(&table, upstreams, test) {
-            let detail = format!("test \"{} {}\": {wrong}", test.method, test.target);
+            let (method, target) = &test.request;
+            let detail = format!("test \"{method} {target}\": {wrong}");
             root.fail_at(&test.place, "test_failed", detail);
         }
     }
@@ -100,7 +101,6 @@ fn test_failure(
     None
 }
 
-/// Returns the route of a test and its outcome.
 fn decided<'t>(
     table: &'t RouteTable,
     test: &RouteTest,
@@ -125,18 +125,18 @@ pub(super) fn find<'t>(
     table: &RouteTable,
     test: &'t RouteTest,
 ) -> Result<(RouteRequest<'t>, RouteMatch), TargetFault> {
-    let target = RequestTarget::parse_ambiguous(test.target.as_bytes())?;
+    let (method, target) = &test.request;
+    let target = RequestTarget::parse_ambiguous(target.as_bytes())?;
     let request = RouteRequest {
         host: &test.host,
         path: target.path,
         query: target.query,
-        method: &test.method,
+        method,
         headers: &test.headers,
     };
     Ok((request, table.find_target(&request, &target)?))
 }
 
-/// Returns the caller that an assumed token represents.
 pub(crate) fn caller_for(token: &TestToken) -> Option<Caller> {
     let issuer = Arc::from("test");
     match token {

@@ -45,7 +45,7 @@ pub struct RouteRequest<'a> {
 #[derive(Debug)]
 pub struct RouteMatcher {
     patterns: Vec<RoutePattern>,
-    hosts: HostTries,
+    pub(super) hosts: HostTries,
 }
 
 /// The parameters of a query as upstreams decode it, each also with `None` for any value. Decoded
@@ -54,18 +54,6 @@ pub struct RouteMatcher {
 pub(crate) struct QueryParameters<'q>(OnceCell<Parameters<'q>>);
 
 type Parameters<'q> = AHashSet<(Cow<'q, str>, Option<Cow<'q, str>>)>;
-
-// === impl RouteRequest ===
-
-impl<'a> RouteRequest<'a> {
-    /// Returns the same request with another method.
-    #[must_use]
-    pub fn with_method(self, method: &'a str) -> Self {
-        Self { method, ..self }
-    }
-}
-
-// === impl RouteMatcher ===
 
 impl RouteMatcher {
     /// Builds the index. The order of the patterns is the order of the file.
@@ -77,12 +65,6 @@ impl RouteMatcher {
         }
         hosts.sort_leaves(&patterns);
         Self { patterns, hosts }
-    }
-
-    /// Returns whether a route accepts requests for this host.
-    #[must_use]
-    pub fn accepts_host(&self, host: &str) -> bool {
-        self.hosts.accepts_host(host)
     }
 
     /// Returns the most specific route that matches.
@@ -123,17 +105,7 @@ impl RouteMatcher {
         (!self.hosts.ignore_case || pattern.path.matches(request.path))
             && pattern.matches_conditions(request, query)
     }
-
-    /// Returns the methods of these routes, for `Allow`.
-    #[must_use]
-    pub fn allowed_methods(&self, routes: &[RouteIndex]) -> MethodSet {
-        routes.iter().fold(MethodSet::default(), |all, index| {
-            all.union(self.patterns[*index].methods)
-        })
-    }
 }
-
-// === impl RoutePattern ===
 
 impl RoutePattern {
     /// Returns whether the header and query conditions hold.
@@ -154,10 +126,7 @@ impl RoutePattern {
     }
 }
 
-// === impl QueryParameters ===
-
 impl<'q> QueryParameters<'q> {
-    /// Returns whether the query of the request has a parameter.
     fn contains(&self, request: &RouteRequest<'q>, wanted: &MatchCondition) -> bool {
         let query = request.query.unwrap_or_default();
         let value = wanted.value.as_deref().map(Cow::Borrowed);

@@ -12,10 +12,8 @@ pub(crate) struct RouteTable {
     router: RouteMatcher,
 }
 
-/// The result of a route lookup.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum RouteMatch {
-    /// A matching route.
     Route(RouteIndex),
     /// Routes match the path, but not the method.
     MethodNotAllowed {
@@ -27,11 +25,8 @@ pub(crate) enum RouteMatch {
         /// authentication.
         public: bool,
     },
-    /// No route matches the path.
     NotFound,
 }
-
-// === impl RouteMatch ===
 
 impl RouteMatch {
     /// Returns the matching route, if any.
@@ -51,15 +46,12 @@ impl RouteMatch {
     }
 }
 
-// === impl RouteTable ===
-
 impl RouteTable {
     pub(crate) fn new(routes: Vec<Route>) -> Self {
         let router = RouteMatcher::new(routes.iter().map(|route| route.pattern.clone()).collect());
         Self { routes, router }
     }
 
-    /// Returns the host patterns of the route with the path of a request.
     pub(crate) fn hosts(&self, found: RouteMatch) -> &[HostPattern] {
         match found.route_of_path() {
             Some(index) => &self.routes[index].pattern.hosts,
@@ -67,9 +59,8 @@ impl RouteTable {
         }
     }
 
-    /// Returns whether a route accepts requests for this host.
     pub(crate) fn accepts_host(&self, host: &str) -> bool {
-        self.router.accepts_host(host)
+        self.router.hosts.accepts_host(host)
     }
 
     /// Looks up the route of a request with this target.
@@ -111,15 +102,15 @@ impl RouteTable {
             return RouteMatch::Route(route);
         }
         let near = self.router.find_ignoring_method(request);
-        match near.first() {
-            Some(route) => RouteMatch::MethodNotAllowed {
-                route: *route,
-                allow: self.router.allowed_methods(&near),
-                public: near
-                    .iter()
-                    .all(|index| self.routes[*index].policy.is_public()),
-            },
-            None => RouteMatch::NotFound,
+        let Some(route) = near.first().copied() else {
+            return RouteMatch::NotFound;
+        };
+        let mut near = near.iter().map(|index| &self.routes[*index]);
+        let methods = near.clone().map(|it| it.pattern.methods);
+        RouteMatch::MethodNotAllowed {
+            route,
+            allow: methods.fold(MethodSet::default(), MethodSet::union),
+            public: near.all(|it| it.policy.is_public()),
         }
     }
 }

@@ -8,7 +8,6 @@ use postern_http::message::host::{domains, host_name};
 use crate::config::{HostPattern, PathSegment, RoutePattern};
 use crate::routing::router::{RouteIndex, RouteRequest};
 
-/// A path trie for each host.
 #[derive(Debug, Default)]
 pub(super) struct HostTries {
     /// Whether a route ignores case: the literals are then in lower case, and a leaf has routes
@@ -37,8 +36,6 @@ struct TrieNode {
 
 type LeafVisitor<'v> = dyn FnMut(&[RouteIndex]) -> Option<RouteIndex> + 'v;
 
-// === impl HostTries ===
-
 impl HostTries {
     pub(super) fn new(ignore_case: bool) -> Self {
         Self {
@@ -47,7 +44,6 @@ impl HostTries {
         }
     }
 
-    /// Adds a route under each of its hosts.
     pub(super) fn insert(&mut self, index: RouteIndex, pattern: &RoutePattern) {
         let ignore_case = self.ignore_case;
         if pattern.hosts.is_empty() {
@@ -64,7 +60,6 @@ impl HostTries {
         }
     }
 
-    /// Returns whether a route accepts requests for this host.
     pub(super) fn accepts_host(&self, host: &str) -> bool {
         if !self.any.is_empty() {
             return true;
@@ -74,7 +69,6 @@ impl HostTries {
         self.exact.contains_key(&*host) || domains(&host).any(is_below)
     }
 
-    /// Sorts the routes of each leaf by precedence.
     pub(super) fn sort_leaves(&mut self, patterns: &[RoutePattern]) {
         let tries = self
             .exact
@@ -116,8 +110,6 @@ impl HostTries {
     }
 }
 
-// === impl PathTrie ===
-
 impl Default for PathTrie {
     fn default() -> Self {
         Self(vec![TrieNode::default()])
@@ -125,7 +117,6 @@ impl Default for PathTrie {
 }
 
 impl PathTrie {
-    /// Returns whether no route was inserted.
     fn is_empty(&self) -> bool {
         let is_leaf = |node: &TrieNode| !(node.exact.is_empty() && node.prefix.is_empty());
         !self.0.iter().any(is_leaf)

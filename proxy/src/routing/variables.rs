@@ -16,20 +16,16 @@ pub(crate) struct RequestVariables<'a> {
     pub(crate) client_address: Option<IpAddr>,
     /// The requested authority, with or without a port.
     pub(crate) authority: &'a str,
-    /// The canonical path.
     pub(crate) path: &'a str,
     /// The query without the `?`.
     pub(crate) query: Option<&'a str>,
     pub(crate) method: &'a str,
     pub(crate) is_tls: bool,
-    /// The name of the route.
     pub(crate) route: &'a str,
     /// The name of the upstream; empty before one is chosen.
     pub(crate) upstream: &'a str,
     pub(crate) caller: Option<&'a Caller>,
 }
-
-// === impl RequestVariables ===
 
 impl RequestVariables<'_> {
     /// Returns the text of a template. It may contain any byte that the subject of a token can

@@ -14,14 +14,11 @@ const MAX_EXCESS_MALFORMED: usize = 32;
 /// Time for a client to close an idle connection after GOAWAY.
 const CLOSE_AFTER_GOAWAY: Duration = Duration::from_secs(1);
 
-/// The end of a stream.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum StreamEnd {
     /// The response is complete, or the gateway ended the stream.
     Completed,
-    /// The client reset the stream.
     Reset,
-    /// The request was malformed.
     Malformed,
 }
 
@@ -43,9 +40,7 @@ pub(super) struct ConnectionAbuseTracker {
     malformed: usize,
     /// Reset streams in excess of completed ones.
     resets: usize,
-    /// Whether the client has opened a stream.
     pub(super) has_opened_stream: bool,
-    /// Time at which GOAWAY was sent.
     goaway_sent_at: Option<Instant>,
     /// Whether the client opened a stream long after GOAWAY.
     ignored_goaway: bool,
@@ -54,7 +49,6 @@ pub(super) struct ConnectionAbuseTracker {
     pub(super) idle_timeout: Duration,
     /// Whether the peer is a trusted proxy, so that closing would end requests of other clients.
     is_shared: bool,
-    /// Time at which the last stream ended.
     last_stream_ended_at: Instant,
 }
 
@@ -73,12 +67,10 @@ impl ConnectionAbuseTracker {
         }
     }
 
-    /// Returns whether GOAWAY has been sent.
     pub(super) fn is_goaway_sent(&self) -> bool {
         self.goaway_sent_at.is_some()
     }
 
-    /// Records that GOAWAY was sent.
     pub(super) fn note_goaway(&mut self, now: Instant) {
         self.goaway_sent_at.get_or_insert(now);
         self.idle_timeout = CLOSE_AFTER_GOAWAY;
@@ -97,7 +89,6 @@ impl ConnectionAbuseTracker {
         }
     }
 
-    /// Records the end of a stream.
     pub(super) fn note_stream_ended(&mut self, end: StreamEnd, now: Instant) {
         self.last_stream_ended_at = now;
         match end {

@@ -26,13 +26,11 @@ const CONNECTION_SALT: u64 = 50;
 /// What an open connection holds, until it is dropped.
 type ConnectionPermit = Box<dyn Send + Sync>;
 
-/// The protocol of a listener.
 #[derive(Clone)]
 pub(crate) struct ListenerProtocol {
     pub(crate) tls: Option<Arc<ServerTls>>,
     /// Whether HTTP/2 with prior knowledge is accepted without TLS.
     pub(crate) h2c: bool,
-    /// The port to which requests are redirected by HTTPS.
     pub(crate) redirect_to_https: Option<u16>,
     /// The address in the configuration, by which the access list is found.
     pub(crate) address: SocketAddr,
@@ -40,18 +38,14 @@ pub(crate) struct ListenerProtocol {
     pub(crate) proxy_protocol: Option<Arc<IpNetworks>>,
 }
 
-/// The state that the accept loops share.
 #[derive(Clone)]
 pub(crate) struct ConnectionAcceptor {
     pub(crate) connections: Arc<ConnectionHandler>,
     pub(crate) connection_limit: Arc<Semaphore>,
     pub(crate) connections_by_address: Arc<ClientShares>,
     pub(crate) tasks: TaskTracker,
-    /// Cancelled when idle connections must be closed.
     pub(crate) close_idle: CancellationToken,
 }
-
-// === impl ConnectionAcceptor ===
 
 impl ConnectionAcceptor {
     /// Accepts connections until `stop`.
@@ -81,8 +75,7 @@ impl ConnectionAcceptor {
         let (acceptor, protocol, mut stream) = (self.clone(), protocol.clone(), stream);
         self.tasks.spawn(async move {
             if let Some(source) = acceptor.read_proxy_header(&mut stream).await {
-                let client = source.unwrap_or(peer);
-                acceptor.spawn_client_connection(stream, client, total, &protocol);
+                acceptor.spawn_client_connection(stream, source.unwrap_or(peer), total, &protocol);
             }
         });
     }
@@ -116,14 +109,9 @@ impl ConnectionAcceptor {
         };
         let _best_effort = stream.set_nodelay(true);
         let (connections, protocol) = (Arc::clone(&self.connections), protocol.clone());
-        self.tasks.spawn(serve(
-            connections,
-            stream,
-            peer,
-            permit,
-            protocol,
-            self.close_idle.clone(),
-        ));
+        let close_idle = self.close_idle.clone();
+        let serving = serve(connections, stream, peer, permit, protocol, close_idle);
+        self.tasks.spawn(serving);
     }
 
     /// Returns `None` if the limit per address is reached.
@@ -133,10 +121,10 @@ impl ConnectionAcceptor {
         total: OwnedSemaphorePermit,
     ) -> Option<ConnectionPermit> {
         let address = peer.ip().to_canonical();
-        let metrics = self.connections.metrics();
+        let metrics = &self.connections.state.metrics;
         let limits = self.connections.limits();
         // Trusted proxies carry requests of many clients: only the total limit applies to them.
-        let limit = if limits.is_trusted_proxy(address) {
+        let limit = if limits.http.is_trusted_proxy(address) {
             usize::MAX
         } else {
             limits.connections_per_address
@@ -146,11 +134,8 @@ impl ConnectionAcceptor {
             metrics.connections_refused.inc();
             return None;
         };
-        Some(Box::new((
-            total,
-            share,
-            GaugeGuard::new(&metrics.connections),
-        )))
+        let open = GaugeGuard::new(&metrics.connections);
+        Some(Box::new((total, share, open)))
     }
 }
 
@@ -169,7 +154,7 @@ async fn serve(
             let handshake = Box::pin(tls::accept(tls, stream));
             let accepted = tokio::time::timeout(limits.http.head_timeout, handshake).await;
             let Ok(Ok(accepted)) = accepted else {
-                return connections.metrics().tls_failed.inc();
+                return connections.state.metrics.tls_failed.inc();
             };
             let Some(tls::AcceptedTls { stream, client }) = accepted else {
                 return;

@@ -21,7 +21,7 @@ use crate::admission::rate_limits::reject_head;
 use crate::config::ClientLimits;
 use crate::forwarding::pipeline::GatewayProxy;
 use crate::state::GatewayState;
-use crate::telemetry::metrics::{CloseReason, GatewayMetrics};
+use crate::telemetry::metrics::CloseReason;
 
 /// Serves connections: reads and checks each head, and passes the request to Pingora.
 pub(crate) struct ConnectionHandler {
@@ -41,11 +41,6 @@ impl ConnectionHandler {
         }
     }
 
-    pub(crate) fn metrics(&self) -> &GatewayMetrics {
-        &self.state.metrics
-    }
-
-    /// Returns the limits for new connections.
     pub(crate) fn limits(&self) -> Arc<ClientLimits> {
         Arc::clone(&self.state.runtime_config.load().limits)
     }
@@ -115,12 +110,8 @@ impl ConnectionHandler {
                 HeadEvent::Closed => return,
                 HeadEvent::TimedOut => return self.reject_slow_head(&mut connection).await,
                 HeadEvent::Rejected(fault) => {
-                    return self
-                        .reject(
-                            &mut connection,
-                            Problem::new(fault.code()).detail(fault.detail()),
-                        )
-                        .await;
+                    let problem = Problem::new(fault.code()).detail(fault.detail());
+                    return self.reject(&mut connection, problem).await;
                 }
             }
             is_first_request = false;
@@ -150,11 +141,8 @@ impl ConnectionHandler {
 
     async fn reject_slow_head(&self, connection: &mut ClientConnection) {
         let detail = "The head of the request did not arrive in time.";
-        self.reject(
-            connection,
-            Problem::new(Code::RequestTimeout).detail(detail),
-        )
-        .await;
+        let problem = Problem::new(Code::RequestTimeout).detail(detail);
+        self.reject(connection, problem).await;
     }
 
     /// Writes a response to a rejected head and closes the connection.
@@ -163,7 +151,7 @@ impl ConnectionHandler {
         let limits = self.limits();
         // The head of a trusted proxy's request was rejected, so that no field of it is trusted.
         let client = connection.peer_address();
-        let client = client.filter(|client| !limits.is_trusted_proxy(*client));
+        let client = client.filter(|client| !limits.http.is_trusted_proxy(*client));
         let (code, rendered) = reject_head(&self.state, &limits, client, &problem, &id.to_string());
         let mut response = format!(
             "HTTP/1.1 {} {}\r\nConnection: close\r\nContent-Length: {}\r\nX-Request-Id: {id}\r\n",

@@ -12,9 +12,7 @@ pub(crate) struct ConfigStatus {
     pub(crate) file: Option<String>,
     /// Number of the active configuration, from 1.
     pub(crate) version: u64,
-    /// Hash of the active text.
     pub(crate) hash: Option<String>,
-    /// Time of its activation.
     pub(crate) loaded_at: Option<Timestamp>,
     /// The error because of which the current file is not active.
     pub(crate) last_error: Option<String>,

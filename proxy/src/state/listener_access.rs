@@ -21,7 +21,6 @@ impl ListenerAccess {
         Self(lists.chain(kept.cloned()).collect())
     }
 
-    /// Returns whether a listener accepts connections of a peer.
     pub(crate) fn accepts(&self, listener: SocketAddr, peer: IpAddr) -> bool {
         let mut lists = self.0.iter();
         lists.all(|(address, list)| *address != listener || list.accepts(Some(peer)))

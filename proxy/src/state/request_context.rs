@@ -32,9 +32,7 @@ pub(crate) struct RequestContext {
     pub(crate) request: ReceivedRequest,
     /// What forwarding has done; `None` unless the request was admitted to an upstream.
     pub(crate) forwarding: Option<ForwardingRecord>,
-    /// The problem code of a rejection or failure.
     pub(crate) error_code: Option<Code>,
-    /// The cause of a failure of the request.
     pub(crate) failure: Option<FailureCause>,
     /// Whether the client disconnected before the response was complete.
     pub(crate) client_aborted: bool,
@@ -71,7 +69,6 @@ pub(crate) struct ReceivedRequest {
     _in_flight: GaugeGuard,
 }
 
-/// What admission grants to a request that is to be forwarded.
 pub(crate) struct Admission {
     pub(crate) route: RouteIndex,
     /// Header fields that an external authorization service adds to the request.
@@ -80,7 +77,6 @@ pub(crate) struct Admission {
     pub(crate) offers_token: bool,
 }
 
-/// A request that was admitted to an upstream.
 pub(crate) struct AdmittedRequest<'r> {
     pub(crate) state: &'r GatewayState,
     pub(crate) request: &'r ReceivedRequest,
@@ -90,7 +86,6 @@ pub(crate) struct AdmittedRequest<'r> {
     pub(crate) admission: Admission,
 }
 
-/// An attempt to forward an admitted request to an address of its upstream.
 pub(crate) struct UpstreamAttempt<'r> {
     pub(crate) admitted: &'r AdmittedRequest<'r>,
     /// 1 for the first one.
@@ -109,7 +104,6 @@ pub(crate) struct ForwardingRecord {
     pub(crate) latency_us: Option<u64>,
     /// The problem code of an upstream's error response, if it is known.
     pub(crate) upstream_code: Option<Code>,
-    /// The encoder of a compressed response.
     pub(crate) encoder: Option<Box<BodyEncoder>>,
 }
 
@@ -175,7 +169,7 @@ impl ReceivedRequest {
     pub(crate) fn client_share(&self) -> Option<u64> {
         let limits = &self.config.limits;
         let address = self.client_address?;
-        (!limits.is_trusted_proxy(address)).then_some(self.client_key)
+        (!limits.http.is_trusted_proxy(address)).then_some(self.client_key)
     }
 
     /// Returns the client address for decisions; `None` if it is not known.
@@ -183,7 +177,6 @@ impl ReceivedRequest {
         self.client_address.filter(|_| self.is_client_known)
     }
 
-    /// Returns the matching route.
     pub(crate) fn matched_route(&self) -> Option<&Route> {
         self.route
             .map(|index| &self.config.route_table.routes[index])
@@ -212,7 +205,6 @@ impl<'r> AdmittedRequest<'r> {
         }
     }
 
-    /// Returns the read timeout of the upstream.
     pub(crate) fn read_timeout(&self) -> Duration {
         let own = self.route.settings.read_timeout;
         own.unwrap_or(self.pool.config.read_timeout)

@@ -23,28 +23,23 @@ use crate::upstream::{NameResolver, UpstreamPool};
 #[derive(Debug)]
 pub(crate) struct RuntimeConfig {
     pub(crate) route_table: RouteTable,
-    /// The state of each route.
     pub(crate) route_states: Vec<RouteState>,
     /// The CORS policy for requests that match no route.
     pub(crate) cors: Option<Arc<CorsPolicy>>,
     /// The changes of responses to requests that match no route.
     pub(crate) response_headers: Option<Arc<HeaderChanges>>,
     pub(crate) pools: Vec<Arc<UpstreamPool>>,
-    /// The resolver of the names of upstreams.
     resolver: Arc<NameResolver>,
     pub(crate) limits: Arc<ClientLimits>,
     /// The API keys, if any are accepted.
     pub(crate) api_keys: Option<Arc<ApiKeyFile>>,
-    /// The places in which requests may have a key.
     pub(crate) api_key_config: Option<ApiKeyConfig>,
     pub(crate) listener_access: ListenerAccess,
     /// The issuers whose keys are required for readiness.
     pub(crate) identity: TrustConfig,
-    /// The graceful shutdown settings.
     pub(crate) shutdown: ShutdownConfig,
 }
 
-/// The state of a route.
 #[derive(Debug)]
 pub(crate) struct RouteState {
     /// The slots of mirrored requests, if the route mirrors.
@@ -52,8 +47,6 @@ pub(crate) struct RouteState {
     /// The external authorization, if the route has one.
     pub(crate) authorizer: Option<Arc<ExternalAuthorizer>>,
 }
-
-// === impl RuntimeConfig ===
 
 impl RuntimeConfig {
     /// Prepares a configuration. Unchanged upstream pools of `previous` are reused.
@@ -139,8 +132,6 @@ impl RuntimeConfig {
             .all(|target| self.pools[target.upstream].config.http2)
     }
 }
-
-// === impl RouteState ===
 
 impl RouteState {
     /// Prepares the state of a route. An external authorization of `previous` that has not changed is

@@ -3,7 +3,6 @@
 use crate::telemetry::metrics::metrics;
 
 metrics! {
-    /// The metrics of the certificates of listeners.
     pub(crate) struct CertificateMetrics {
         pub(crate) expiry: gauges("postern_tls_certificate_expiry_timestamp_seconds",
             "End of the validity of a certificate, in Unix time", &["certificate"]),

@@ -1,8 +1,11 @@
 //! The causes of failed requests and upstream attempts.
 
+use strum::IntoStaticStr;
+
 /// The cause of a failed request or upstream attempt: `cause` in the access log and in
 /// `postern_proxy_upstream_failures_total`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr)]
+#[strum(serialize_all = "snake_case")]
 pub(crate) enum FailureCause {
     /// The upstream refused the connection.
     ConnectRefused,
@@ -42,30 +45,9 @@ pub(crate) enum FailureCause {
     Internal,
 }
 
-// === impl FailureCause ===
-
 impl FailureCause {
     /// Returns the name in logs and metrics.
-    pub(crate) const fn as_str(self) -> &'static str {
-        match self {
-            Self::ConnectRefused => "connect_refused",
-            Self::ConnectTimeout => "connect_timeout",
-            Self::ConnectFailed => "connect_failed",
-            Self::TlsFailed => "tls_failed",
-            Self::NoEndpoint => "no_endpoint",
-            Self::ResponseTimeout => "response_timeout",
-            Self::WriteTimeout => "write_timeout",
-            Self::Reset => "reset",
-            Self::InvalidResponse => "invalid_response",
-            Self::UpstreamStatus => "upstream_status",
-            Self::Deadline => "deadline",
-            Self::ClientDisconnected => "client_disconnected",
-            Self::ClientTimeout => "client_timeout",
-            Self::BodyTooLarge => "body_too_large",
-            Self::InvalidRequest => "invalid_request",
-            Self::BufferExhausted => "buffer_exhausted",
-            Self::TokenExpired => "token_expired",
-            Self::Internal => "internal",
-        }
+    pub(crate) fn as_str(self) -> &'static str {
+        self.into()
     }
 }

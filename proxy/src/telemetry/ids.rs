@@ -7,21 +7,13 @@ use postern_core::clock::Timestamp;
 use uuid::Uuid;
 
 /// A generator of ids, with a random seed per process.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct IdGenerator {
     seed: RandomState,
     count: AtomicU64,
 }
 
 impl IdGenerator {
-    pub(crate) fn new() -> Self {
-        Self {
-            seed: RandomState::new(),
-            count: AtomicU64::new(0),
-        }
-    }
-
-    /// Returns a UUID of version 7.
     pub(crate) fn next_id(&self, now: Timestamp) -> Uuid {
         let millis = u64::try_from(now.0).unwrap_or(0);
         let (high, low) = (

@@ -24,15 +24,11 @@ use super::metrics::LiveTailMetrics;
 pub(crate) use filter::TailFilter;
 pub(crate) use reader::TailReader;
 
-/// Maximum number of readers.
 pub(crate) const MAX_TAILS: usize = 8;
-/// Maximum number of events that wait for a reader.
 const MAX_WAITING_EVENTS: usize = 512;
-/// Maximum number of kept events.
 const MAX_RECENT_EVENTS: usize = 1000;
 /// Maximum bytes of the kept events.
 const MAX_RECENT_BYTES: usize = 1 << 20;
-/// What precedes the JSON of an event.
 const EVENT_PREFIX: &[u8] = b"event: request\ndata: ";
 /// Maximum events per second.
 const MAX_RATE: NonZeroU32 = NonZeroU32::new(500).expect("is not zero");
@@ -44,7 +40,9 @@ const MAX_BURST: Duration = Duration::from_millis(250);
 pub(crate) struct LiveTail {
     events: broadcast::Sender<Bytes>,
     recent: Mutex<RecentEvents>,
-    pace: Mutex<Pace>,
+    /// The time at which the next event would be due at [`MAX_RATE`]: the generic cell rate
+    /// algorithm (ITU-T I.371), which accepts a burst of [`MAX_BURST`].
+    due_at: Mutex<Instant>,
     /// Events above the maximum rate.
     skipped: Arc<AtomicU64>,
     places: Arc<Semaphore>,
@@ -58,14 +56,6 @@ struct RecentEvents {
     bytes: usize,
 }
 
-/// Admits [`MAX_RATE`] events: the generic cell rate algorithm (ITU-T I.371), which accepts a burst
-/// of [`MAX_BURST`].
-#[derive(Debug)]
-struct Pace {
-    /// The time at which the next event would be due at the maximum rate.
-    due_at: Instant,
-}
-
 /// What an event of the live tail has beside the members of the access event.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub(crate) struct TailDetails<'a> {
@@ -74,24 +64,18 @@ pub(crate) struct TailDetails<'a> {
     pub(crate) host: &'a str,
     /// `forwarded`, `answered` (by the gateway itself), `rejected`, or `aborted` by the client.
     pub(crate) decision: &'static str,
-    /// The groups of a user.
     #[serde(skip_serializing_if = "<[String]>::is_empty")]
     pub(crate) groups: &'a [String],
-    /// The scopes of the caller.
     #[serde(skip_serializing_if = "<[String]>::is_empty")]
     pub(crate) scopes: &'a [String],
 }
-
-// === impl LiveTail ===
 
 impl LiveTail {
     pub(crate) fn new(metrics: LiveTailMetrics) -> Arc<Self> {
         Arc::new(Self {
             events: broadcast::Sender::new(MAX_WAITING_EVENTS),
             recent: Mutex::default(),
-            pace: Mutex::new(Pace {
-                due_at: Instant::now(),
-            }),
+            due_at: Mutex::new(Instant::now()),
             skipped: Arc::default(),
             places: Arc::new(Semaphore::new(MAX_TAILS)),
             metrics,
@@ -120,10 +104,16 @@ impl LiveTail {
     /// Returns whether the maximum rate admits another event, which is then published.
     pub(crate) fn admits(&self) -> bool {
         // No request waits for another one here.
-        let mut pace = self.pace.try_lock();
-        let admits = pace
-            .as_mut()
-            .is_some_and(|pace| pace.admits(Instant::now()));
+        let due_at = self.due_at.try_lock();
+        let admits = due_at.is_some_and(|mut due_at| {
+            let now = Instant::now();
+            let due = now.max(*due_at);
+            let admits = due <= now + MAX_BURST;
+            if admits {
+                *due_at = due + Duration::from_secs(1) / MAX_RATE.get();
+            }
+            admits
+        });
         if !admits && self.places.available_permits() < MAX_TAILS {
             self.skipped.fetch_add(1, Ordering::Relaxed);
             self.metrics.dropped.inc();
@@ -140,8 +130,6 @@ impl LiveTail {
     }
 }
 
-// === impl RecentEvents ===
-
 impl RecentEvents {
     /// Adds an event, for which the oldest are forgotten.
     fn push(&mut self, event: Bytes) {
@@ -155,21 +143,6 @@ impl RecentEvents {
         }
     }
 }
-
-// === impl Pace ===
-
-impl Pace {
-    fn admits(&mut self, now: Instant) -> bool {
-        let due_at = self.due_at.max(now);
-        let admits = due_at <= now + MAX_BURST;
-        if admits {
-            self.due_at = due_at + Duration::from_secs(1) / MAX_RATE.get();
-        }
-        admits
-    }
-}
-
-// === impl TailDetails ===
 
 impl TailDetails<'_> {
     /// Returns the access event with the further members as a server-sent event.

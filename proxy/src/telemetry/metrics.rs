@@ -40,18 +40,17 @@ use postern_service::http::LATENCY_BUCKETS_S;
 use prometheus::core::Collector;
 use prometheus::{
     Histogram, HistogramOpts, HistogramVec, IntCounter, IntCounterVec, IntGauge, IntGaugeVec, Opts,
-    Registry,
+    Registry, Result,
 };
+use strum::IntoStaticStr;
 
 use crate::telemetry::certificate_metrics::CertificateMetrics;
 pub(crate) use compression::CompressionMetrics;
 pub(crate) use upstream::UpstreamMetrics;
 
-/// The metrics of the gateway.
 #[derive(Debug)]
 pub(crate) struct GatewayMetrics {
     pub(crate) registry: Registry,
-    /// Names and labels of all metrics.
     #[cfg(test)]
     families: Vec<(String, Vec<String>)>,
     general: GeneralMetrics,
@@ -103,7 +102,8 @@ metrics! {
 }
 
 /// The reason for which a connection is closed before its first request.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, IntoStaticStr)]
+#[strum(serialize_all = "snake_case")]
 pub(crate) enum CloseReason {
     /// The access list of the listener does not accept the address.
     AddressNotAllowed,
@@ -116,7 +116,6 @@ pub(crate) enum CloseReason {
 }
 
 metrics! {
-    /// Metrics of the configuration.
     pub(crate) struct ConfigMetrics {
         info: gauges("postern_proxy_config_info",
             "1 for the hash of the active configuration: equal files have equal hashes", &["hash"]),
@@ -139,7 +138,6 @@ metrics! {
 }
 
 metrics! {
-    /// Metrics of rate limits.
     pub(crate) struct RateLimitMetrics {
         pub(crate) keys: gauge("postern_limiter_keys", "Keys tracked by the rate limiter"),
         pub(crate) rejected: counters("postern_proxy_rate_limited_requests_total",
@@ -148,7 +146,6 @@ metrics! {
 }
 
 metrics! {
-    /// Metrics of the live tail.
     #[derive(Clone)]
     pub(crate) struct LiveTailMetrics {
         pub(crate) tails: gauge("postern_proxy_live_tails", "Readers of GET /admin/requests"),
@@ -158,7 +155,6 @@ metrics! {
 }
 
 metrics! {
-    /// Metrics of tokens and API keys.
     pub(crate) struct CredentialMetrics {
         pub(crate) token_cache_entries: gauge("postern_proxy_token_cache_entries",
             "Cached token verifications"),
@@ -181,13 +177,11 @@ const STATUS_CLASSES: [&str; 5] = ["1xx", "2xx", "3xx", "4xx", "5xx"];
 /// The code of requests that were forwarded and answered.
 pub(crate) const OK_CODE: &str = "ok";
 
-/// The code of a request whose client disconnected.
 pub(crate) const CLIENT_CLOSED_CODE: &str = "client_closed";
 
 /// The route label of requests that match no route.
 pub(crate) const NO_ROUTE: &str = "none";
 
-/// Creates and registers metrics.
 pub(super) struct MetricFactory {
     registry: Registry,
     /// Names and labels of all metrics: a registry exports those with a value only.
@@ -209,51 +203,41 @@ impl MetricFactory {
         name: &str,
         help: &str,
         labels: &[&str],
-    ) -> prometheus::Result<IntCounterVec> {
+    ) -> Result<IntCounterVec> {
         self.add(IntCounterVec::new(Opts::new(name, help), labels)?)
     }
 
-    pub(super) fn counter(&self, name: &str, help: &str) -> prometheus::Result<IntCounter> {
+    pub(super) fn counter(&self, name: &str, help: &str) -> Result<IntCounter> {
         self.add(IntCounter::new(name, help)?)
     }
 
-    pub(super) fn gauges(
-        &self,
-        name: &str,
-        help: &str,
-        labels: &[&str],
-    ) -> prometheus::Result<IntGaugeVec> {
+    pub(super) fn gauges(&self, name: &str, help: &str, labels: &[&str]) -> Result<IntGaugeVec> {
         self.add(IntGaugeVec::new(Opts::new(name, help), labels)?)
     }
 
-    pub(super) fn gauge(&self, name: &str, help: &str) -> prometheus::Result<IntGauge> {
+    pub(super) fn gauge(&self, name: &str, help: &str) -> Result<IntGauge> {
         self.add(IntGauge::new(name, help)?)
     }
 
     /// Creates a gauge that is 1 at first.
-    pub(super) fn flag(&self, name: &str, help: &str) -> prometheus::Result<IntGauge> {
+    pub(super) fn flag(&self, name: &str, help: &str) -> Result<IntGauge> {
         let gauge = self.gauge(name, help)?;
         gauge.set(1);
         Ok(gauge)
     }
 
-    pub(super) fn seconds(
-        &self,
-        name: &str,
-        help: &str,
-        label: &str,
-    ) -> prometheus::Result<HistogramVec> {
+    pub(super) fn seconds(&self, name: &str, help: &str, label: &str) -> Result<HistogramVec> {
         let options = HistogramOpts::new(name, help).buckets(LATENCY_BUCKETS_S.to_vec());
         self.add(HistogramVec::new(options, &[label])?)
     }
 
     /// Creates a histogram for durations in the range of microseconds.
-    fn fine_seconds(&self, name: &str, help: &str) -> prometheus::Result<Histogram> {
+    fn fine_seconds(&self, name: &str, help: &str) -> Result<Histogram> {
         let options = HistogramOpts::new(name, help).buckets(FINE_BUCKETS.to_vec());
         self.add(Histogram::with_opts(options)?)
     }
 
-    fn add<F: Collector + Clone + 'static>(&self, family: F) -> prometheus::Result<F> {
+    fn add<F: Collector + Clone + 'static>(&self, family: F) -> Result<F> {
         #[cfg(test)]
         for desc in family.desc() {
             let family = (desc.fq_name.clone(), desc.variable_labels.clone());
@@ -267,7 +251,7 @@ impl MetricFactory {
 impl GatewayMetrics {
     /// # Errors
     /// If two metrics have the same name.
-    pub(crate) fn new() -> prometheus::Result<Self> {
+    pub(crate) fn new() -> Result<Self> {
         let make = MetricFactory::new();
         Ok(Self {
             general: GeneralMetrics::new(&make)?,
@@ -285,7 +269,6 @@ impl GatewayMetrics {
         })
     }
 
-    /// Counts a request.
     pub(crate) fn count(&self, route: &str, status: u16, code: &str) {
         self.requests
             .with_label_values(&[route, status_class(status), code])
@@ -309,19 +292,12 @@ impl Deref for GatewayMetrics {
 }
 
 impl CloseReason {
-    /// Returns the label value.
     pub(crate) fn as_str(self) -> &'static str {
-        match self {
-            Self::AddressNotAllowed => "address_not_allowed",
-            Self::ProxyHeaderMissing => "proxy_header_missing",
-            Self::ProxyHeaderMalformed => "proxy_header_malformed",
-            Self::ProxyHeaderTimeout => "proxy_header_timeout",
-        }
+        self.into()
     }
 }
 
 impl ConfigMetrics {
-    /// Records the hash of the active configuration.
     pub(crate) fn set_hash(&self, hash: &str) {
         self.info.reset();
         self.info.with_label_values(&[hash]).set(1);

@@ -18,7 +18,6 @@ pub struct TraceContext {
 }
 
 impl TraceContext {
-    /// Continues the trace of a caller.
     pub(crate) fn follow(caller: &SpanContext, span: u64) -> Self {
         Self {
             id: u128::from_be_bytes(caller.trace_id().to_bytes()),

@@ -204,8 +204,7 @@ async fn tampered_store_keeps_the_certificate_in_use() {
         key + &certificate
     };
     let write = |name: &str, contents: &str| {
-        let file = store.join(format!("certificates/{name}.pem"));
-        std::fs::write(file, contents).expect("writes");
+        std::fs::write(store.join(format!("certificates/{name}.pem")), contents).expect("writes");
     };
     let good = bundle(tampered);
     write(tampered, &good);
@@ -248,8 +247,7 @@ async fn failed_order_is_recorded_with_its_next_time() {
     let record: Value = serde_json::from_slice(&record).expect("JSON");
     let found = record["error"].as_str().expect("a text");
     assert!(found.contains("length limit exceeded"), "{found}");
-    let now = Clock::system().now().unix_seconds();
-    let delay = record["retryAt"].as_i64().expect("a time") - now;
+    let delay = record["retryAt"].as_i64().expect("a time") - Clock::system().now().unix_seconds();
     assert!((40..=61).contains(&delay), "{record}");
 }
 

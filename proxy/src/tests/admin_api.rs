@@ -151,11 +151,18 @@ async fn routes_have_counts_by_status_class() {
     gateway.get("/open", "").await;
     gateway.get("/open", "").await;
     gateway.get("/any/1", "").await;
+    gateway.edit(|text| text.replace("path = \"/any/{id}\"", "path = \"/some/{id}\""));
+    gateway.wait_for_version(2).await;
     let routes = get(&gateway, "/admin/routes").await;
     let route = |name: &str| {
         let mut all = routes.as_array().expect("a list").iter();
         all.find(|route| route["name"] == name).expect("listed")
     };
+    assert_eq!(
+        route("any")["path"],
+        "/some/{id}",
+        "of the configuration in force"
+    );
     assert_eq!(route("open")["requests"], json!({ "2xx": 2 }));
     assert_eq!(route("open")["latency"]["count"], 2);
     assert_eq!(route("any")["requests"], json!({ "4xx": 1 }));

@@ -43,7 +43,6 @@ decision = "invalid_target"
 const FORWARDED: &str = "/@scope%2fname /queues/%2F/jobs?a=%2f /a;v=1/b /a%3Bv/b /a//b /a%252Fb /plain \
     /projects/a%252541 /named/a/b%2Fc";
 
-/// Targets that are refused.
 const REFUSED: &str = "/projects/group%2Fname /admin%2Fx //admin/x /admin//x /admin;v/x /admin%252fx \
     /;/admin/x /own/t%2Fvictim/ada/x /own/t%252Fvictim/ada/x /own/;/ada/victim/x /own//ada/victim \
     /own/t/ada;x/y /own/t/ad%2561/x /own/t/ad%2561%2Fx/y /named/a%2Fb/c /strict/a%2Fb /a/..%2Fadmin/x \

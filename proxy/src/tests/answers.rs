@@ -74,8 +74,7 @@ async fn redirect_does_not_leave_the_hosts_of_the_route() {
     }
     let mut client = http2_client(&gateway, 65_535).await;
     let foreign = http::Request::builder().uri("https://evil.com/old/1/a");
-    let foreign = foreign.body(()).expect("a request");
-    let (answer, _) = send(&mut client, foreign, true);
+    let (answer, _) = send(&mut client, foreign.body(()).expect("a request"), true);
     assert_eq!(reply(answer).await.expect("a response").status, 401);
 }
 
@@ -169,8 +168,7 @@ async fn listener_redirects_to_https() {
     assert_eq!(answer.headers["location"], "https://gate/a?b");
     assert_eq!(gateway.origin.seen().len(), 1);
 
-    let listen = "redirect_to_https = { port = 8443 }";
-    let gateway = TestGateway::answering(listen, "", &route).await;
+    let gateway = TestGateway::answering("redirect_to_https = { port = 8443 }", "", &route).await;
     let answer = gateway.get("/x", "").await;
     answer.assert_header("location", "https://gate:8443/x");
 }

@@ -27,10 +27,9 @@ fn new_key(name: &str, seed: u8) -> (String, String) {
         lifetime: None,
     };
     let created = create(&new, &[seed; 38], Timestamp(0)).expect("a key");
-    (created.key.expose().to_owned(), created.to_string())
+    (created.key.expose().to_owned(), created.entry)
 }
 
-/// A gateway with a file of API keys.
 struct KeyGateway {
     gateway: TestGateway,
     folder: TempDir,
@@ -249,16 +248,14 @@ async fn removed_key_is_rejected_within_the_reload_interval() {
     // An invalid file changes nothing.
     for invalid in ["[[key]]\nname = 1\n", ""] {
         keys.write(invalid);
-        let failed = format!("{reloaded} 0");
-        keys.gateway.wait_for_metric(&failed).await;
+        keys.gateway.wait_for_metric(&format!("{reloaded} 0")).await;
         assert_eq!(keys.status("/partner", &second).await, 200);
     }
     let used = "api_key_last_used_timestamp_seconds{id=\"020202020202\",name=\"partner-x\"} 1";
     keys.gateway.wait_for_metric(used).await;
     keys.write("# All are revoked.\n");
     wait_until(async || keys.status("/partner", &second).await == 401).await;
-    let succeeded = format!("{reloaded} 1");
-    keys.gateway.wait_for_metric(&succeeded).await;
+    keys.gateway.wait_for_metric(&format!("{reloaded} 1")).await;
 }
 
 #[tokio::test]

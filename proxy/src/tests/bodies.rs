@@ -85,8 +85,7 @@ fn frames(parts: &[&str], has_length: bool, has_trailers: bool) -> Vec<Vec<u8>> 
     let flags = END_HEADERS | end(parts.is_empty());
     let mut frames = vec![frame(HEADERS, flags, 1, &post(length))];
     for (at, part) in parts.iter().enumerate() {
-        let flags = end(at + 1 == parts.len());
-        frames.push(frame(DATA, flags, 1, part.as_bytes()));
+        frames.push(frame(DATA, end(at + 1 == parts.len()), 1, part.as_bytes()));
     }
     if has_trailers {
         let trailer = [&[0x00, 5][..], b"x-sum", &[1], b"1"].concat();
@@ -169,8 +168,7 @@ async fn http1_body_with_any_boundaries_ends_once() {
                 stream.write_all(part).await.expect("writes");
                 tokio::task::yield_now().await;
             }
-            let received = received_body(&mut reports, &case).await;
-            assert_eq!(received, expected, "{case}");
+            assert_eq!(received_body(&mut reports, &case).await, expected, "{case}");
         }
     }
 }

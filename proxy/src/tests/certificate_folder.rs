@@ -71,8 +71,7 @@ impl CertificateFolder {
     }
 
     fn certificates(&self, name: &str) -> Vec<CertificateDer<'static>> {
-        let file = self.path(&format!("{name}.pem"));
-        let all = CertificateDer::pem_file_iter(file).expect("reads");
+        let all = CertificateDer::pem_file_iter(self.path(&format!("{name}.pem"))).expect("reads");
         all.map(|one| one.expect("a certificate")).collect()
     }
 
@@ -160,7 +159,6 @@ impl CertificateFolder {
     }
 }
 
-/// Returns a builder of the TLS configuration of a server.
 pub(super) fn server_builder() -> ConfigBuilder<ServerConfig, WantsVerifier> {
     let builder = ServerConfig::builder_with_provider(Arc::new(default_provider()));
     let builder = builder.with_safe_default_protocol_versions();
@@ -182,14 +180,12 @@ pub(super) async fn free_port() -> u16 {
 /// Runs `openssl s_client` with `input`. Returns what it prints.
 pub(super) async fn s_client(port: u16, arguments: &[&str], input: &str) -> String {
     let mut command = Command::new("openssl");
-    let address = format!("127.0.0.1:{port}");
-    command.args(["s_client", "-connect", &address]);
+    command.args(["s_client", "-connect", &format!("127.0.0.1:{port}")]);
     command.args(arguments);
     let output = run(&mut command, input).await;
     String::from_utf8_lossy(&output.stdout).into_owned() + &String::from_utf8_lossy(&output.stderr)
 }
 
-/// Runs a command with this input.
 pub(super) async fn run(command: &mut Command, input: &str) -> Output {
     command.stdin(Stdio::piped()).stdout(Stdio::piped());
     let child = command.stderr(Stdio::piped()).kill_on_drop(true).spawn();
@@ -202,7 +198,6 @@ pub(super) async fn run(command: &mut Command, input: &str) -> Output {
     waiting.await.expect("ends in time").expect("ends")
 }
 
-/// Returns the base64 text of the first certificate.
 pub(super) fn first_certificate(text: &str) -> Option<String> {
     let (_, rest) = text.split_once("-----BEGIN CERTIFICATE-----")?;
     let (body, _) = rest.split_once("-----END CERTIFICATE-----")?;

@@ -215,7 +215,6 @@ pub(super) fn write_crl(files: &CertificateFolder, serials: &[u64], days: u64) {
     files.write("revoked.crl", files.authority.crl(&list));
 }
 
-/// Sends a request and returns its response.
 async fn exchange(stream: &mut TlsStream<TcpStream>, request: &str) -> String {
     stream.write_all(request.as_bytes()).await.expect("writes");
     let mut received = Vec::new();
@@ -243,8 +242,7 @@ async fn revoked_client_certificate_is_refused() {
         });
     }
     write_crl(&files, &[18], 1);
-    let revocation = "client_ca = \"$/ca.pem\"\nclient_crl = \"$/revoked.crl\"\n";
-    let tls = files.keys("server") + revocation;
+    let tls = files.keys("server") + "client_ca = \"$/ca.pem\"\nclient_crl = \"$/revoked.crl\"\n";
     let gateway = files.gateway(&tls).await;
     let get = async |name| curl(&files, &gateway, (name, "open.test", "/open"), &[]).await;
     assert_eq!(get("good").await, "200 2");

@@ -43,12 +43,10 @@ fn sized(fields: &str, body: &str) -> String {
     )
 }
 
-/// Returns a request that ends its connection.
 fn closing(method: &str, fields: &str) -> String {
     format!("{method} /open HTTP/1.1\r\nHost: gate\r\nConnection: close\r\n{fields}\r\n")
 }
 
-/// Asks for a compressed response.
 async fn fetch(gateway: &TestGateway, method: &str, fields: &str) -> Received {
     ask(gateway.address, &closing(method, fields)).await
 }
@@ -242,8 +240,7 @@ async fn http2_origin(has_trailers: bool) -> SocketAddr {
 #[tokio::test]
 async fn http2_upstream_response_is_ended_before_trailers() {
     for has_trailers in [true, false] {
-        let origin = http2_origin(has_trailers).await;
-        let gateway = gateway_at(origin, "true", "http2 = true").await;
+        let gateway = gateway_at(http2_origin(has_trailers).await, "true", "http2 = true").await;
         let got = fetch(&gateway, "GET", ACCEPT_GZIP).await;
         assert_eq!(got.field("content-encoding"), Some("gzip"));
         assert!(got.is_whole);

@@ -11,14 +11,12 @@ fn route(compression: &str) -> String {
     route_of(["open", "/open", "\"GET\", \"HEAD\", \"POST\"", &lines])
 }
 
-/// Returns a text of this length that compresses well.
 pub(super) fn text(length: usize) -> String {
     let line = |at: usize| format!("line {} of the text\n", at.pow(2)).into_bytes();
     let bytes = (0_usize..).flat_map(line).take(length);
     bytes.map(char::from).collect()
 }
 
-/// Starts a gateway in front of these addresses.
 pub(super) async fn gateway_at(
     address: SocketAddr,
     compression: &str,
@@ -41,8 +39,7 @@ pub(super) struct Received {
 impl Received {
     /// Parses all bytes of a connection.
     pub(super) fn parse(bytes: &[u8]) -> Self {
-        let end = find(bytes, b"\r\n\r\n").expect("a head") + 4;
-        let (head, mut rest) = bytes.split_at(end);
+        let (head, mut rest) = bytes.split_at(find(bytes, b"\r\n\r\n").expect("a head") + 4);
         let head = std::str::from_utf8(head)
             .expect("text")
             .to_ascii_lowercase();
@@ -80,7 +77,6 @@ impl Received {
     }
 }
 
-/// Decodes a complete stream.
 pub(super) fn decode(coding: Option<&str>, content: &[u8]) -> Vec<u8> {
     let mut decoded = Vec::new();
     let read = match coding {

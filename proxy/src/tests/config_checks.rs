@@ -10,8 +10,7 @@ use crate::check_files;
 fn mistakes(tables: &str) -> String {
     let text = format!("{LISTENER_AND_ORIGIN}{tables}\n");
     let read = parse("p.toml", &text, |root| {
-        let config = Config::read(root, &env())?;
-        check_files(root, &config);
+        check_files(root, &Config::read(root, &env())?);
         Some(())
     });
     read.map_or_else(|exit| exit.message().to_owned(), |()| String::new())

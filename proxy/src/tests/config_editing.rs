@@ -15,7 +15,6 @@ pub(super) async fn check(gateway: &TestGateway, text: &str) -> Value {
     report
 }
 
-/// Saves a change of the present text.
 async fn save(gateway: &TestGateway, change: impl FnOnce(&str) -> String) -> (u16, Value) {
     let present = get(gateway, CONFIG).await;
     let text = change(present["text"].as_str().expect("a text"));

@@ -115,8 +115,7 @@ async fn tunnel_of_a_silent_origin_ends_after_its_client() {
         connection.send(accepted).await;
         std::future::pending::<()>().await;
     });
-    let limits = "tunnel_timeout = \"200ms\"";
-    let gateway = scripted_origin::gateway(&[origin.await], "", limits).await;
+    let gateway = scripted_origin::gateway(&[origin.await], "", "tunnel_timeout = \"200ms\"").await;
     let mut client = gateway.tunnel(&gateway.bearer()).await;
     client.stream.shutdown().await.expect("a half-close");
     assert!(client.is_closed().await);

@@ -166,14 +166,12 @@ async fn connection_with_an_early_answer_is_not_reused() {
         let before = connections.load(Ordering::Relaxed);
         let mut client = gateway.connect().await;
         let head = "POST /open HTTP/1.1\r\nHost: gate\r\nTransfer-Encoding: chunked\r\n";
-        let response = client.ask(&format!("{head}{expect}\r\n")).await;
-        assert_eq!(response.status, 200);
+        assert_eq!(client.ask(&format!("{head}{expect}\r\n")).await.status, 200);
         client.write("5\r\nhello\r\n0\r\n\r\n").await;
         // The connection is free when the upstream has received the end.
         until_in_flight(&gateway, 0).await;
         assert_eq!(gateway.get("/open", "").await.status, 200);
-        let after = connections.load(Ordering::Relaxed);
-        assert_eq!(after - before, 2, "{expect}");
+        assert_eq!(connections.load(Ordering::Relaxed) - before, 2, "{expect}");
     }
 }
 

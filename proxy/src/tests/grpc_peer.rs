@@ -26,7 +26,6 @@ async fn serve(run: &Path) -> (Child, SocketAddr) {
     (child, SocketAddr::from(([127, 0, 0, 1], port)))
 }
 
-/// Makes calls. Returns their results.
 async fn make(run: &Path, gateway: SocketAddr, calls: Value) -> Vec<Value> {
     let mut command = Command::new(run);
     command.args(["client", &gateway.to_string(), &calls.to_string()]);

@@ -13,10 +13,8 @@ use crate::{App, Listeners};
 /// The secret of the routes under `/admin/`.
 pub(super) const ADMIN_TOKEN: &str = "0123456789abcdef0123456789abcdef";
 
-/// Maximum duration of any step in these tests.
 pub(super) const STEP_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The routes of most tests.
 pub(super) const ROUTES: &str = r#"
 [[route]]
 name = "open"
@@ -48,7 +46,6 @@ policy = { users = "any" }
 websocket = true
 "#;
 
-/// Returns a route to the origin with these further lines.
 pub(super) fn route(name: &str, path: &str, lines: &str) -> String {
     route_of([name, path, "\"GET\", \"POST\"", lines])
 }
@@ -243,12 +240,10 @@ impl TestGateway {
         self.user_with(&json!({ "scope": "read write", "exp": exp }))
     }
 
-    /// Returns a token of the user with this subject.
     pub(super) fn user_named(&self, subject: &str) -> String {
         self.user_with(&json!({ "sub": subject, "scope": "read" }))
     }
 
-    /// Returns a user token with these claims.
     pub(super) fn user_with(&self, claims: &Value) -> String {
         let mut all = json!({
             "iss": self.user_issuer(), "sub": "ada", "username": "ada", "token_use": "access",
@@ -276,7 +271,6 @@ impl TestGateway {
         format!("{text}.{}", BASE64.encode(signature.expect("signs")))
     }
 
-    /// Returns the field that authenticates a user.
     pub(super) fn bearer(&self) -> String {
         bearer(&self.user())
     }
@@ -311,12 +305,10 @@ impl TestGateway {
         self.send(&request).await
     }
 
-    /// Returns the status of a response to such a request.
     pub(super) async fn status(&self, target: &str, headers: &str) -> u16 {
         self.get(target, headers).await.status
     }
 
-    /// Returns a response body of the admin listener.
     pub(super) async fn admin_get(&self, path: &str) -> String {
         let url = format!("http://{}{path}", self.admin);
         let response = self.admin_client.get(url).send().await;
@@ -340,7 +332,6 @@ impl TestGateway {
         }
     }
 
-    /// Edits the configuration file.
     pub(super) fn edit(&self, change: impl FnOnce(String) -> String) {
         let file = self.log.path().join("proxy.toml");
         let text = std::fs::read_to_string(&file).expect("reads");
@@ -407,7 +398,6 @@ impl TestGateway {
     }
 }
 
-/// Waits for a step of a test.
 pub(super) async fn in_time<F: Future>(step: F) -> F::Output {
     let done = tokio::time::timeout(STEP_TIMEOUT, step).await;
     done.expect("a step takes less than STEP_TIMEOUT")
@@ -456,7 +446,6 @@ pub(super) async fn connect_narrow(address: SocketAddr, bytes: u32) -> TcpStream
     socket.connect(address).await.expect("connects")
 }
 
-/// Serves the key set for every request.
 pub(super) async fn serve_keys(key: &EcdsaKeyPair) -> SocketAddr {
     let point = key.public_key().as_ref();
     let jwks = json!({"keys": [{

@@ -16,14 +16,12 @@ response_headers = { inherit = true, set = { Content-Security-Policy = "self", X
 request_headers = { remove = ["X-Debug"] }
 response_headers = { set = { X-Default = "{path} {route}", X-Frame = "deny" } }
 "#;
-    let kept = "policy = \"public\"\nserver_headers = true";
     [
         defaults.to_owned(),
         route("open", "/open/{id}/*", open),
         route("closed", "/closed", closed),
         route("default", "/default", "policy = \"public\""),
         route("inheriting", "/inheriting", inheriting),
-        route("kept", "/kept", kept),
     ]
     .concat()
 }
@@ -47,8 +45,7 @@ async fn fields_of_requests_are_changed_over_both_protocols() {
     let mut client = http2_client(&gateway, 65_535).await;
     let lower = fields.lines().filter_map(|line| line.split_once(": "));
     let lower: Vec<(&str, &str)> = lower.collect();
-    let answer = get(&mut client, target, &lower).await;
-    assert_eq!(answer.status, 200);
+    assert_eq!(get(&mut client, target, &lower).await.status, 200);
     let seen = gateway.origin.seen();
     assert_eq!(seen.len(), 2);
     for request in &seen {
@@ -96,10 +93,6 @@ async fn fields_of_responses_are_changed_over_both_protocols() {
     for name in ["x-internal", "server", "x-powered-by", "x-aspnet-version"] {
         assert_eq!(values(shown, name), [""; 0], "{shown}");
     }
-    let kept = gateway.get("/kept", "").await.head;
-    assert_eq!(values(&kept, "server"), ["origin/1.2"], "{kept}");
-    assert_eq!(values(&kept, "x-powered-by"), ["PHP"], "{kept}");
-    assert_eq!(values(&kept, "x-internal"), ["secret"], "{kept}");
     let mut client = http2_client(&gateway, 65_535).await;
     let answer = get(&mut client, "/open/1/2", &[]).await;
     assert_eq!(answer.headers["x-own"], answer.headers["x-request-id"]);

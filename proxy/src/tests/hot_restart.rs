@@ -20,7 +20,11 @@ fn app(pool: &str) -> App {
 /// Returns a connected pair, with this time for the new process.
 fn previous_process(most: Duration) -> (UnixStream, PreviousProcess) {
     let (old, new) = UnixStream::pair().expect("a pair");
-    (old, PreviousProcess::new(new, Instant::now() + most))
+    let previous = PreviousProcess {
+        stream: new,
+        ready_deadline: Instant::now() + most,
+    };
+    (old, previous)
 }
 
 const NO_LISTENERS: Listeners = Listeners {
@@ -39,25 +43,21 @@ fn read_messages(mut old: UnixStream) -> String {
 }
 
 #[tokio::test]
-async fn unready_process_does_not_take_over() {
-    let (old, previous) = previous_process(Duration::from_millis(50));
-    let taking = app(UNREACHABLE_POOL).take_over(NO_LISTENERS, previous, CancellationToken::new());
-    let refused = taking.await.expect_err("not ready");
-    let holds = refused.status() == 69 && refused.message().contains("keys");
-    assert!(holds, "{refused}");
-    assert_eq!(read_messages(old), "", "the previous process keeps serving");
-}
-
-#[tokio::test]
-async fn stop_before_readiness_aborts_the_take_over() {
-    let (old, previous) = previous_process(Duration::from_secs(3600));
-    let shutdown = CancellationToken::new();
-    let taking = app(UNREACHABLE_POOL).take_over(NO_LISTENERS, previous, shutdown.clone());
-    let taking = tokio::spawn(taking);
-    shutdown.cancel();
-    let ended = in_time(taking).await.expect("does not panic");
-    assert_eq!(ended.expect_err("stopped").status(), 69);
-    assert_eq!(read_messages(old), "", "the previous process keeps serving");
+async fn unready_or_stopped_process_does_not_take_over() {
+    for (most, is_stopped, why) in [(50, false, "keys"), (3_600_000, true, "")] {
+        let (old, previous) = previous_process(Duration::from_millis(most));
+        let shutdown = CancellationToken::new();
+        let taking = app(UNREACHABLE_POOL).take_over(NO_LISTENERS, previous, shutdown.clone());
+        let taking = tokio::spawn(taking);
+        if is_stopped {
+            shutdown.cancel();
+        }
+        let ended = in_time(taking).await.expect("does not panic");
+        let refused = ended.expect_err("not ready");
+        let holds = refused.status() == 69 && refused.message().contains(why);
+        assert!(holds, "{refused}");
+        assert_eq!(read_messages(old), "", "the previous process keeps serving");
+    }
 }
 
 #[tokio::test]
@@ -80,8 +80,7 @@ async fn commit_follows_the_confirmation() {
         old.write_all(answer.as_bytes()).expect("a pair");
         old.shutdown(std::net::Shutdown::Write).expect("a pair");
         let unconfirmed = || panic!("committed without a confirmation");
-        let committed = previous.commit(unconfirmed).await;
-        assert!(committed.is_err(), "{answer:?}");
+        assert!(previous.commit(unconfirmed).await.is_err(), "{answer:?}");
         assert_eq!(read_messages(old), "ready\n");
     }
     let (mut old, previous) = previous_process(STEP_TIMEOUT);

@@ -44,8 +44,7 @@ async fn data_beyond_content_length_resets_the_stream() {
         let (answer, mut body) = send(&mut client, head("POST", "/open", &fields), false);
         let sent = body.send_data(vec![b'x'; length].into(), false);
         sent.expect("sends");
-        let other = call(&mut client, "POST", "/open", &[]).await;
-        assert_eq!(other.status, 200);
+        assert_eq!(call(&mut client, "POST", "/open", &[]).await.status, 200);
         body.send_data("yy".into(), false).expect("sends");
         let error = reply(answer).await.expect_err("a reset");
         assert_eq!(error.reason(), Some(h2::Reason::PROTOCOL_ERROR), "{length}");
@@ -123,8 +122,7 @@ async fn idle_connection_is_closed() {
         for _ in 0..requests {
             assert_eq!(get(&mut client, "/open", &[]).await.status, 200);
         }
-        let ended = in_time(ended).await;
-        assert!(ended.expect("does not panic").is_ok());
+        assert!(in_time(ended).await.expect("does not panic").is_ok());
     }
 }
 

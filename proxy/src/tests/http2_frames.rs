@@ -27,12 +27,10 @@ pub(super) fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8>
 
 /// Returns `GET path` in HPACK (RFC 7541), with indexed fields and literals without indexing.
 fn request(path: &str) -> Vec<u8> {
-    let length = u8::try_from(path.len()).expect("short");
-    let method = [0x82, 0x87, 0x04, length];
+    let method = [0x82, 0x87, 0x04, u8::try_from(path.len()).expect("short")];
     [&method, path.as_bytes(), &[0x01, 4], b"gate"].concat()
 }
 
-/// Returns a whole request on a stream.
 fn whole_request(stream: u32, path: &str) -> Vec<u8> {
     frame(HEADERS, END_STREAM | END_HEADERS, stream, &request(path))
 }
@@ -67,7 +65,6 @@ async fn until_closed(stream: &mut TlsStream<TcpStream>) -> Vec<(u8, Vec<u8>)> {
     in_time(reading).await
 }
 
-/// Returns the error code of the last GOAWAY.
 fn goaway_error(frames: &[(u8, Vec<u8>)]) -> Option<u8> {
     let mut frames = frames.iter().rev();
     frames.find_map(|(kind, payload)| (*kind == GOAWAY).then(|| payload[7]))

@@ -169,8 +169,7 @@ async fn refusing_origin(refusal: Refusal, is_early: bool, refused: usize) -> So
                     Refusal::Goaway(_) | Refusal::RefusedStream if !is_end => {}
                     Refusal::Goaway(_) | Refusal::RefusedStream => {
                         // `:status: 200` (RFC 7541 appendix A).
-                        let flags = END_STREAM | END_HEADERS;
-                        let answer = frame(HEADERS, flags, stream, &[0x88]);
+                        let answer = frame(HEADERS, END_STREAM | END_HEADERS, stream, &[0x88]);
                         connection.send(answer).await;
                     }
                 }

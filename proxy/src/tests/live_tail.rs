@@ -6,7 +6,6 @@ use super::*;
 
 const TAILS: &str = "postern_proxy_live_tails";
 
-/// A reader of the live tail.
 struct Tail {
     response: reqwest::Response,
     text: String,
@@ -59,8 +58,7 @@ async fn live_tail_has_the_events_of_the_access_log() {
     gateway.send("BAD\r\n\r\n").await;
     let streamed = tail.requests(4).await;
     let decisions: Vec<&Value> = streamed.iter().map(|event| &event["decision"]).collect();
-    let expected = ["forwarded", "rejected", "rejected", "rejected"];
-    assert_eq!(decisions, expected);
+    assert_eq!(decisions, ["forwarded", "rejected", "rejected", "rejected"]);
     assert_eq!(streamed[0]["host"], "gate");
     assert_eq!(streamed[0]["scopes"], serde_json::json!(["read", "write"]));
     assert_eq!(streamed[0]["groups"], json!([hostile]));

@@ -6,7 +6,6 @@ use tokio::process::{Child, Command};
 
 use super::*;
 
-/// A running program with its folder.
 pub(super) struct Program {
     pub(super) address: SocketAddr,
     child: Child,
@@ -112,8 +111,7 @@ async fn haproxy_in_front_reports_the_client() {
         let lines = format!("{front}\nserver gate {} {option}\n", gateway.address);
         let balancer = Program::haproxy(&lines).await;
         let mut client = RawClient::new(connect_from(7, balancer.address).await);
-        let response = client.ask(GET).await;
-        assert_eq!(response.status, 200, "{option}");
+        assert_eq!(client.ask(GET).await.status, 200, "{option}");
         assert_fields(&gateway.origin.last(), &["X-Forwarded-For: 127.0.0.7"]);
     }
 }

@@ -55,7 +55,6 @@ fn program() -> Option<PathBuf> {
     program.is_file().then_some(program)
 }
 
-/// A running example.
 struct Peer {
     address: SocketAddr,
     _program: Option<Program>,
@@ -68,7 +67,6 @@ impl Drop for Peer {
     }
 }
 
-/// Starts the example of a heading in a language.
 async fn start(heading: &str, language: &str, example: &str, origin: SocketAddr) -> Peer {
     let traefik = program().expect("installed");
     let (traefik, caddy) = (traefik.display(), traefik.with_file_name("caddy"));

@@ -118,8 +118,7 @@ async fn hanging_mirror_neither_delays_nor_accumulates() {
     let settings = ", timeout = \"300ms\", in_flight = 4";
     let gateway = gateway(OriginBehavior::Answer, hanging.await, settings).await;
     for _ in 0..5 {
-        let answered = gateway.get("/open/1", "");
-        let answer = tokio::time::timeout(Duration::from_secs(5), answered).await;
+        let answer = tokio::time::timeout(Duration::from_secs(5), gateway.get("/open/1", "")).await;
         assert_eq!(answer.expect("no delay").status, 200);
     }
     wait_for(&gateway, "open", "timed_out", 2).await;

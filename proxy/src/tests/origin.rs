@@ -7,14 +7,11 @@ use tokio_rustls::TlsAcceptor;
 
 use super::*;
 
-/// The behavior of an origin.
 #[derive(Clone, Copy)]
 pub(super) enum OriginBehavior {
     /// Sends `200` with a short JSON body and keeps the connection.
     Answer,
-    /// Sends nothing.
     Hang,
-    /// Answers POST only.
     AnswerPosts,
     /// Closes the connection after the request.
     Close,
@@ -24,7 +21,6 @@ pub(super) enum OriginBehavior {
     Upgrade,
     /// Like `Upgrade`, and closes at once.
     UpgradeAndLeave,
-    /// Sends this text.
     Text(&'static str),
     /// Sends the head and a first event, and a second one after another request was received.
     Events,
@@ -38,12 +34,10 @@ pub(super) enum OriginBehavior {
     Drip(Duration),
 }
 
-/// A plain or TLS stream.
 trait Stream: AsyncRead + AsyncWrite + Unpin + Send {}
 
 impl<S: AsyncRead + AsyncWrite + Unpin + Send> Stream for S {}
 
-/// A running origin.
 pub(super) struct TestOrigin {
     pub(super) address: SocketAddr,
     seen: Arc<Mutex<Vec<Vec<u8>>>>,
@@ -86,13 +80,11 @@ impl TestOrigin {
         seen.iter().map(text).collect()
     }
 
-    /// Returns the last request so far.
     #[track_caller]
     pub(super) fn last(&self) -> String {
         self.seen().pop().expect("a request")
     }
 
-    /// Returns the only request so far.
     #[track_caller]
     pub(super) fn only(&self) -> String {
         let seen = self.seen();
@@ -100,7 +92,6 @@ impl TestOrigin {
         self.last()
     }
 
-    /// Checks that no request has arrived.
     #[track_caller]
     pub(super) fn assert_unused(&self) {
         assert_eq!(self.seen(), [""; 0]);
@@ -222,7 +213,6 @@ async fn tunnel(mut stream: impl Stream, stays: bool) {
     }
 }
 
-/// Reads a whole request. Returns its length.
 async fn read_request(stream: &mut impl Stream, buffer: &mut Vec<u8>) -> Option<usize> {
     let mut space = vec![0; 64 << 10];
     loop {

@@ -78,8 +78,7 @@ async fn header_is_required_from_its_networks_only() {
         assert_eq!(ask(&mut client, "").await, 200);
         let mut client = client_from(&gateway, 2).await;
         client.stream.write_all(&header).await.expect("writes");
-        let response = client.ask(GET).await;
-        assert_eq!(response.status, 400, "{header:?}");
+        assert_eq!(client.ask(GET).await.status, 400, "{header:?}");
     }
     let seen = gateway.origin.seen();
     assert_eq!(seen.len(), 2, "{seen:?}");

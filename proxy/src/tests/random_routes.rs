@@ -75,7 +75,6 @@ const TARGETS: [&str; 5] = [
 ];
 
 impl Choices {
-    /// Returns the parts of a route.
     pub(crate) fn parts(&mut self) -> [&'static str; 6] {
         let target = self.of(&TARGETS);
         [
@@ -108,7 +107,6 @@ impl Choices {
     }
 }
 
-/// Returns the tables of routes.
 pub(crate) fn routes_text(routes: &[[&str; 6]]) -> String {
     routes
         .iter()

@@ -2,10 +2,8 @@
 
 use super::*;
 
-/// A request.
 pub(super) const GET: &str = "GET /open HTTP/1.1\r\nHost: gate\r\n\r\n";
 
-/// The fields of a request for a WebSocket.
 pub(super) const UPGRADE: &str =
     "Connection: Upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Version: 13\r\n";
 
@@ -50,7 +48,6 @@ impl RawClient {
         in_time(reading).await
     }
 
-    /// Returns the next response.
     pub(super) async fn answer(&mut self) -> RawResponse {
         self.response().await.expect("a response")
     }
@@ -154,7 +151,6 @@ pub(super) fn has_field(request: &str, field: &str) -> bool {
     values(request, name).contains(&value)
 }
 
-/// Checks that a request has these field lines.
 #[track_caller]
 pub(super) fn assert_fields(request: &str, fields: &[&str]) {
     for field in fields {
@@ -162,12 +158,10 @@ pub(super) fn assert_fields(request: &str, fields: &[&str]) {
     }
 }
 
-/// Returns the field that carries a token.
 pub(super) fn bearer(token: &str) -> String {
     format!("Authorization: Bearer {token}\r\n")
 }
 
-/// Returns the length of a body in its head.
 pub(super) fn content_length(head: &str) -> usize {
     let length = values(head, "content-length").into_iter().next();
     length.map_or(0, |length| length.parse().expect("a number"))

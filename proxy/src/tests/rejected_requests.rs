@@ -63,8 +63,7 @@ async fn head_size_is_limited() {
     ] {
         assert_eq!(gateway.get(target, &fields).await.code(), code);
     }
-    let endless = gateway.send(&"x".repeat(8192)).await;
-    assert_eq!(endless.status, 431);
+    assert_eq!(gateway.send(&"x".repeat(8192)).await.status, 431);
 }
 
 #[tokio::test]

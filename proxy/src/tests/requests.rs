@@ -76,8 +76,7 @@ async fn unknown_method_is_reported_after_authentication() {
     assert_eq!(actual, (405, Some("GET, POST")));
     let answer = gateway.send(&put("/any/1", String::new())).await;
     assert_eq!(answer.status, 401);
-    let bearer = gateway.bearer();
-    let answer = gateway.send(&put("/any/1", bearer)).await;
+    let answer = gateway.send(&put("/any/1", gateway.bearer())).await;
     let actual = (answer.status, answer.header("allow"));
     assert_eq!(actual, (405, Some("GET, POST")));
 }
@@ -114,8 +113,7 @@ async fn bodies_are_streamed_and_limited() {
     let chunk = format!("100000\r\n{}\r\n", "x".repeat(1 << 20));
     let head = "POST /open HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n";
     let request = format!("{head}{}0\r\n\r\n", chunk.repeat(9));
-    let answer = gateway.send(&request).await;
-    assert_eq!(answer.problem(), "413 body_too_large");
+    assert_eq!(gateway.send(&request).await.problem(), "413 body_too_large");
 }
 
 #[tokio::test]

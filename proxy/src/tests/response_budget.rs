@@ -109,8 +109,7 @@ pub(super) async fn held_bytes(
             known = held;
         }
     };
-    let settled = tokio::time::timeout(3 * STEP_TIMEOUT, settling).await;
-    settled.expect("at rest in time");
+    (tokio::time::timeout(3 * STEP_TIMEOUT, settling).await).expect("at rest in time");
     assert!(written.load(Ordering::Relaxed) < most);
     known
 }
@@ -135,8 +134,7 @@ async fn http1_reader_makes_the_gateway_hold_64_kib() {
         let socket = TcpSocket::new_v4().expect("a socket");
         socket.set_recv_buffer_size(4 << 10).expect("a size");
         let mut stream = socket.connect(gateway.address).await.expect("connects");
-        let request = GET;
-        stream.write_all(request.as_bytes()).await.expect("writes");
+        stream.write_all(GET.as_bytes()).await.expect("writes");
         let held = held_bytes(&gateway, address, &written, BODY_BYTES).await;
         let holds = held <= STREAM_BYTES + OVERHEAD_BYTES;
         assert!(holds, "{held} bytes: HTTP/2 {is_http2}");

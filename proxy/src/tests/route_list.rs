@@ -1,29 +1,23 @@
-//! `/routes` of the admin listener, and the warnings of `check`.
+//! The list of routes, and the warnings of `check`.
 
 use super::harness::route_of;
 use super::*;
-use crate::routing::listing::{RouteSummary, summaries};
+use crate::routing::listing::summary;
 use crate::warnings;
 
 fn config(text: &str) -> Config {
     read_tables(text).expect("reads")
 }
 
-fn routes(config: &Config) -> Vec<RouteSummary> {
-    summaries(&config.routes, &["origin"])
-}
-
 #[test]
 fn route_list_shows_match_policy_target_and_limits() {
-    let listed = routes(&config(&route_table(
+    let config = config(&route_table(
         r#"
         reports | /reports/* | "GET", "POST" | hosts = ["*.example.com"]\nheaders = { x-beta = "1" }\npolicy = { services = ["auth"] }\nreport_only = true\naccess = { deny = ["192.0.2.0/24"] }\nlimits = [{ by = "route", requests = 5, per = "1m" }]
         old | /old | "GET" | redirect = { to = "/new" }\npolicy = "public"
         "#,
-    )));
-    let [reports, old] = listed.as_slice() else {
-        panic!("{listed:?}");
-    };
+    ));
+    let [reports, old] = [0, 1].map(|at| summary(&config.routes[at], &["origin"]));
     assert_eq!(reports.hosts, ["*.example.com"]);
     assert_eq!(reports.conditions, ["header x-beta"]);
     assert_eq!(reports.policy, "services: auth");
@@ -31,18 +25,6 @@ fn route_list_shows_match_policy_target_and_limits() {
     let limits = "access all but 192.0.2.0/24|5 per 60s by route|report only";
     assert_eq!(reports.limits[..3].join("|"), limits);
     assert_eq!((&*old.policy, &*old.target), ("public", "redirect 308"));
-}
-
-#[tokio::test]
-async fn admin_listener_lists_the_routes_in_force() {
-    let gateway = TestGateway::start(OriginBehavior::Answer).await;
-    let listed = |text: &str| serde_json::from_str::<Vec<RouteSummary>>(text).expect("routes");
-    let live = listed(&gateway.admin_get("/routes").await);
-    assert_eq!(live, routes(&config(ROUTES)));
-    gateway.edit(|text| text.replace("path = \"/open\"", "path = \"/opened\""));
-    gateway.wait_for_version(2).await;
-    let live = listed(&gateway.admin_get("/routes").await);
-    assert!(live.iter().any(|route| route.path == "/opened"), "{live:?}");
 }
 
 #[test]
@@ -146,8 +128,7 @@ fn unprotected_spelling_of_a_protected_path_is_warned_about() {
         let actual = with("/admin/*", &inner(path, policy), &elsewhere);
         assert_eq!(actual, [warned], "{path}");
     }
-    let deeper = inner("/admin/me", any);
-    assert!(with("/admin/*", &deeper, &elsewhere).is_empty());
+    assert!(with("/admin/*", &inner("/admin/me", any), &elsewhere).is_empty());
     let allow = |network: &str| format!("{public}\naccess = {{ allow = [\"{network}\"] }}");
     let ask =
         |lines: &str, url: &str| format!("{lines}\nauthorize = {{ url = \"http://{url}/\" }}");

@@ -8,13 +8,11 @@ use http::Request;
 
 use super::*;
 
-/// A short response.
 pub(super) const OK: &str = "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
 
 /// The receive buffer of an origin, so that the kernel holds little for one that reads nothing.
 const RECEIVE_BUFFER_BYTES: u32 = 64 << 10;
 
-/// A connection of an origin.
 pub(super) struct OriginConnection {
     pub(super) stream: TcpStream,
     /// Bytes that were received and not taken.

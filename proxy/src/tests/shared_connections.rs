@@ -14,7 +14,6 @@ const TRUSTED: &str = "trusted_proxies = [\"127.0.0.1/32\"]";
 /// An origin whose answers wait until they are permitted.
 struct WaitingOrigin {
     address: SocketAddr,
-    /// Requests that have arrived.
     arrived: Arc<AtomicUsize>,
     permits: watch::Sender<bool>,
 }
@@ -54,7 +53,6 @@ fn send_for(client: &mut SendRequest<Bytes>, last: u8, path: &str) -> ResponseFu
     send(client, head("GET", path, &fields), true).0
 }
 
-/// Sends 101 fields and this address. Returns the status.
 async fn send_many_fields(client: &mut SendRequest<Bytes>, address: &str) -> u16 {
     let names: Vec<String> = (0..101).map(|at| format!("x-{at}")).collect();
     let many = names.iter().map(|name| (name.as_str(), "1"));
@@ -191,8 +189,7 @@ async fn unread_uploads_of_one_client_do_not_stop_others() {
     let gateway = gateway(&[selective_origin().await], settings, "").await;
     let mut stuck = Vec::new();
     for _ in 0..6 {
-        let client = begin_from(&gateway, 2, &post("X-Stuck: 1\r\n", 100_000)).await;
-        stuck.push(client);
+        stuck.push(begin_from(&gateway, 2, &post("X-Stuck: 1\r\n", 100_000)).await);
     }
     let mut calls = http2_from(&gateway, 2, 65_535).await;
     let fields = [("x-stuck", "1")];
@@ -207,8 +204,7 @@ async fn unread_uploads_of_one_client_do_not_stop_others() {
     }
     let began = Instant::now();
     for mut client in stuck {
-        let response = client.answer().await;
-        assert_eq!(response.problem(), "504 upstream_timeout");
+        assert_eq!(client.answer().await.problem(), "504 upstream_timeout");
     }
     // A body of unknown length.
     assert_eq!(status(call).await, 504);

@@ -64,7 +64,6 @@ async fn dripping_upstream_does_not_time_out() {
     assert_eq!((answer.status, answer.body.as_str()), (200, ".........."));
 }
 
-/// Interval between the transfers of the slow clients below.
 const TICK_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Sends a body of 3,000 bytes in pieces of `bytes` per tick. Returns the response.

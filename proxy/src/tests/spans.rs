@@ -9,7 +9,6 @@ async fn traced(collector: &TestOrigin, sample_ratio: &str) -> TestGateway {
     TestGateway::routed(OriginBehavior::Answer, &tracing, "", ROUTES).await
 }
 
-/// Stops the gateway and returns its log of requests to the origin.
 async fn stop(gateway: TestGateway) -> TestOrigin {
     gateway.shutdown.cancel();
     in_time(gateway.running).await.expect("does not panic");

@@ -5,7 +5,6 @@ use rcgen::{
 
 use super::*;
 
-/// A certificate authority for one test.
 pub(super) struct CertificateAuthority(CertifiedIssuer<'static, KeyPair>);
 
 impl CertificateAuthority {
@@ -21,13 +20,11 @@ impl CertificateAuthority {
         self.0.pem()
     }
 
-    /// Returns a revocation list in PEM.
     pub(super) fn crl(&self, list: &CertificateRevocationListParams) -> String {
         let signed = list.signed_by(&self.0).expect("signs");
         signed.pem().expect("a list")
     }
 
-    /// Issues a certificate. Returns certificate and key in PEM.
     fn issue(&self, name: &str) -> (String, String) {
         self.issue_with(&[name], |_| {})
     }

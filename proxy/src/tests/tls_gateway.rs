@@ -7,13 +7,11 @@ use tokio_rustls::client::TlsStream;
 
 use super::*;
 
-/// The gateway and the folder of its certificate.
 pub(super) struct TlsGateway {
     pub(super) gateway: TestGateway,
     files: CertificateFolder,
 }
 
-/// The response on a stream.
 #[derive(Debug)]
 pub(super) struct StreamResponse {
     pub(super) status: u16,
@@ -134,7 +132,6 @@ pub(super) fn upload(
     (answer, body)
 }
 
-/// Reads a whole response.
 pub(super) async fn reply(answer: h2::client::ResponseFuture) -> Result<StreamResponse, h2::Error> {
     let reading = async {
         let (head, mut body) = answer.await?.into_parts();
@@ -153,7 +150,6 @@ pub(super) async fn reply(answer: h2::client::ResponseFuture) -> Result<StreamRe
     in_time(reading).await
 }
 
-/// Reads a response. Returns its status.
 pub(super) async fn status(answer: h2::client::ResponseFuture) -> u16 {
     reply(answer).await.expect("a response").status
 }

@@ -12,10 +12,8 @@ enum ConnectionEnd {
     Hang,
 }
 
-/// The response to the next request.
 type OriginScript = Arc<Mutex<(Vec<u8>, ConnectionEnd)>>;
 
-/// The response that a client received.
 #[derive(Debug, PartialEq)]
 enum ReceivedResponse {
     Whole(String),
@@ -62,7 +60,6 @@ async fn ask(
     parse_response(&client.buffer)
 }
 
-/// Parses a response as a strict client does.
 fn parse_response(bytes: &[u8]) -> ReceivedResponse {
     let Some(end) = find(bytes, b"\r\n\r\n") else {
         return ReceivedResponse::Part;

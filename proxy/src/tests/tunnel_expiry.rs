@@ -116,6 +116,5 @@ async fn event_stream_ends_at_token_expiry() {
     let end = Clock::system().now();
     assert!(expires_at.since(end).is_zero(), "too early");
     assert!(end.since(expires_at) < Duration::from_secs(1), "late");
-    let events = gateway.finish().await;
-    assert_eq!(events[0]["code"], "token_expired");
+    assert_eq!(gateway.finish().await[0]["code"], "token_expired");
 }

@@ -13,9 +13,7 @@ use super::*;
 const LONG_BODY_BYTES: usize = 40_000;
 /// More than the kernel and the gateway hold for an upstream that reads nothing.
 const HUGE_BODY_BYTES: usize = 32 << 20;
-/// The limits that a request with a huge body needs.
 const HUGE_LIMITS: &str = "body_bytes = \"33MiB\"\nhead_bytes = \"17MiB\"\n";
-/// The time for which a client pauses during its upload.
 const PAUSE: Duration = Duration::from_millis(1200);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -133,8 +131,7 @@ async fn upload_is_repeated_at_another_address() {
     let gateway = gateway(&addresses, upstream, "").await;
     for (protocol, length) in cases() {
         let body = pattern(length);
-        let request = ("GET", "/open");
-        let response = upload_with_pause(&gateway, protocol, request, body.clone()).await;
+        let response = upload_with_pause(&gateway, protocol, ("GET", "/open"), body.clone()).await;
         let case = format!("{protocol:?} {length}");
         assert_eq!(response, (200, "ok".into()), "{case}");
         let (first, second) = (reports.recv().await, reports.recv().await);
@@ -290,8 +287,7 @@ async fn write_timeout_is_not_renewed_by_a_partial_write() {
         "GET /open HTTP/1.1\r\nHost: gate\r\nConnection: close\r\nX-Much: {}\r\n\r\n",
         "x".repeat(16 << 20)
     );
-    let response = client.ask(&head).await;
-    assert_eq!(response.problem(), "504 upstream_timeout");
+    assert_eq!(client.ask(&head).await.problem(), "504 upstream_timeout");
 }
 
 /// An origin that gives up: on an upload whose body does not arrive, and on a request with `x-drop`.

@@ -90,8 +90,7 @@ pub(super) fn self_signed(folder: &Path, name: &str) -> Arc<rustls::ServerConfig
     params.distinguished_name.push(DnType::CommonName, name);
     let key = KeyPair::generate().expect("a key");
     let certificate = params.self_signed(&key).expect("signs");
-    let file = folder.join(format!("{name}.pem"));
-    std::fs::write(file, certificate.pem()).expect("writes");
+    std::fs::write(folder.join(format!("{name}.pem")), certificate.pem()).expect("writes");
     let provider = Arc::new(rustls::crypto::aws_lc_rs::default_provider());
     let key = PrivateKeyDer::try_from(key.serialize_der()).expect("a key");
     let config = rustls::ServerConfig::builder_with_provider(provider)

@@ -48,8 +48,7 @@ async fn address_gets_an_eighth_of_a_half_full_upstream() {
         let mut held = Vec::new();
         for (last, added) in [(1, 4), (2, 1), (3, 1)] {
             for _ in 0..added {
-                let client = begin_from(&gateway, last, request).await;
-                held.push(client);
+                held.push(begin_from(&gateway, last, request).await);
                 until_in_flight(&gateway, held.len()).await;
             }
             let mut surplus = client_from(&gateway, last).await;
@@ -72,8 +71,7 @@ async fn trusted_proxy_has_no_share_but_its_clients_have() {
         let request = format!("GET /open HTTP/1.1\r\nHost: gate\r\n{forwarded}\r\n");
         let mut held = Vec::new();
         for count in 1..=most {
-            let client = gateway.begin(&request).await;
-            held.push(client);
+            held.push(gateway.begin(&request).await);
             until_in_flight(&gateway, count).await;
         }
         assert_eq!(gateway.send(&request).await.status, 503, "{forwarded}");

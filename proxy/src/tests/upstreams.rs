@@ -61,7 +61,6 @@ async fn unhealthy_address_is_not_used() {
     }
 }
 
-/// Returns the value of a counter of the upstream.
 async fn counter(gateway: &TestGateway, name: &str) -> usize {
     let series = format!("postern_{name}_total{{upstream=\"origin\"}}");
     gateway.metric(&series).await.expect("a counter")

@@ -12,6 +12,7 @@ use pingora::protocols::l4::socket::SocketAddr;
 use postern_core::backoff::{Backoff, Delays};
 use postern_core::log_outage_state;
 use serde::Serialize;
+use strum::IntoStaticStr;
 
 use crate::config::{AddressKind, UpstreamAddress};
 use crate::upstream::endpoint::Endpoint;
@@ -43,7 +44,6 @@ struct Source {
     name: Option<NameState>,
 }
 
-/// The state of the look-ups of a name.
 #[derive(Debug)]
 struct NameState {
     /// Time of the next look-up.
@@ -71,21 +71,17 @@ pub(crate) struct NameStatus {
     pub(crate) error: Option<String>,
 }
 
-/// The result of the look-ups of a name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, IntoStaticStr)]
+#[strum(serialize_all = "snake_case")]
 #[serde(rename_all = "snake_case")]
 pub(crate) enum NameResolution {
     /// The first look-up has not ended.
     Pending,
-    /// The answer is valid.
     Current,
     /// The last good answer is used, because look-ups fail.
     Stale,
-    /// There has been no answer.
     Unresolved,
 }
-
-// === impl Discovery ===
 
 impl Discovery {
     pub(super) fn new(
@@ -108,7 +104,6 @@ impl Discovery {
         }
     }
 
-    /// Returns whether an address is a name.
     pub(super) fn has_names(&self) -> bool {
         self.sources.lock().iter().any(|it| it.name.is_some())
     }
@@ -121,13 +116,11 @@ impl Discovery {
         due.map_or(Duration::MAX, |due| due.saturating_duration_since(now))
     }
 
-    /// Returns the states of the names.
     pub(super) fn names(&self, now: Instant) -> Vec<NameStatus> {
         let sources = self.sources.lock();
         sources.iter().filter_map(|it| it.status(now)).collect()
     }
 
-    /// Looks the names up that are due.
     pub(super) async fn look_up_due(&self, now: Instant) {
         let is_due = |source: &Source| source.name.as_ref().is_some_and(|it| it.due_at <= now);
         let due: Vec<(usize, UpstreamAddress)> = {
@@ -142,7 +135,6 @@ impl Discovery {
         join_all(look_ups).await;
     }
 
-    /// Records the result of a look-up.
     pub(super) fn record(&self, at: usize, answer: Result<Vec<SocketAddr>, String>, now: Instant) {
         let mut sources = self.sources.lock();
         let Some(source) = sources.get_mut(at) else {
@@ -198,23 +190,9 @@ impl Discovery {
     }
 }
 
-// === impl NameResolution ===
-
 impl NameResolution {
     pub(crate) const ALL: [Self; 4] = [Self::Pending, Self::Current, Self::Stale, Self::Unresolved];
-
-    /// Returns the label of metrics.
-    pub(crate) const fn as_str(self) -> &'static str {
-        match self {
-            Self::Pending => "pending",
-            Self::Current => "current",
-            Self::Stale => "stale",
-            Self::Unresolved => "unresolved",
-        }
-    }
 }
-
-// === impl Source ===
 
 impl Source {
     /// `last` are the addresses that a name had before.
@@ -258,7 +236,6 @@ impl Source {
     }
 }
 
-/// Returns the address of a port.
 pub(super) fn inet(ip: IpAddr, port: u16) -> SocketAddr {
     SocketAddr::Inet((ip, port).into())
 }

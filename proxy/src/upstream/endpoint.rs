@@ -14,27 +14,22 @@ use serde::Serialize;
 use crate::config::OutlierDetection;
 use crate::upstream::peer::PeerBuilder;
 
-/// An address of an upstream and its state.
 #[derive(Debug)]
 pub(crate) struct Endpoint {
     pub(crate) address: SocketAddr,
     /// The address as text, for the access log.
     pub(crate) address_text: Box<str>,
-    /// Position of its entry in the configuration.
     pub(crate) config_index: usize,
-    /// The Pingora peer.
     pub(crate) peer: HttpPeer,
     pub(crate) pins: PinnedCertificates,
     in_flight: AtomicUsize,
     /// Microseconds to the response head: rises at once, decays slowly.
     latency_us: AtomicU64,
     failures: AtomicU32,
-    /// Consecutive ejections.
     ejections: AtomicU32,
     /// Times in milliseconds of the pool's clock.
     ejected_at: AtomicU64,
     ejected_until: AtomicU64,
-    /// The cause of the last ejection.
     pub(super) ejection_cause: Mutex<&'static str>,
     /// Whether the end of the last ejection has not been logged.
     return_pending: AtomicBool,
@@ -67,7 +62,6 @@ pub(crate) struct EndpointStatus {
 pub(super) enum Availability {
     /// Neither ejected nor unhealthy.
     Available,
-    /// Ejected by outlier detection.
     Ejected,
     /// Failing its health checks.
     Unhealthy,
@@ -77,7 +71,6 @@ pub(super) enum Availability {
 #[derive(Debug)]
 pub(crate) struct InFlightPermit {
     pub(crate) endpoint: Arc<Endpoint>,
-    /// The client share of the request.
     share: Mutex<Option<ClientShare>>,
     is_released: AtomicBool,
 }
@@ -211,7 +204,6 @@ impl Endpoint {
         Some((remaining, *self.ejection_cause.lock()))
     }
 
-    /// Returns the number of requests in flight.
     pub(super) fn in_flight(&self) -> usize {
         self.in_flight.load(Ordering::Relaxed)
     }
@@ -250,7 +242,6 @@ impl InFlightPermit {
         self
     }
 
-    /// Takes the share of the client.
     pub(super) fn take_share(&self) -> Option<ClientShare> {
         self.share.lock().take()
     }

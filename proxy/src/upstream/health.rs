@@ -16,7 +16,7 @@ use postern_core::log_outage_state;
 use postern_http::upstream::{UpstreamConnection, connector_options};
 use tokio_util::sync::CancellationToken;
 
-use crate::config::{HealthCheckConfig, HealthProbe};
+use crate::config::HealthCheckConfig;
 use crate::upstream::discovery::inet;
 use crate::upstream::{Endpoint, UpstreamPool};
 
@@ -31,15 +31,12 @@ type Probe = Box<dyn HealthCheck + Send + Sync>;
 /// The current addresses of a pool, as Pingora discovers them.
 struct PoolAddresses(Arc<UpstreamPool>);
 
-/// The check of the addresses of a pool.
 struct PoolCheck {
     pool: Arc<UpstreamPool>,
     config: HealthCheckConfig,
     /// Pingora's checks, by the entry of `addresses`: the names in certificates depend on it.
     probes: Vec<Probe>,
 }
-
-// === impl PoolAddresses ===
 
 #[async_trait]
 impl ServiceDiscovery for PoolAddresses {
@@ -49,8 +46,6 @@ impl ServiceDiscovery for PoolAddresses {
         Ok((backends.collect(), HashMap::new()))
     }
 }
-
-// === impl PoolCheck ===
 
 #[async_trait]
 impl HealthCheck for PoolCheck {
@@ -118,14 +113,15 @@ impl UpstreamPool {
         }
     }
 
-    /// Returns the addresses with their check.
     pub(super) fn checked_backends(self: &Arc<Self>, health: &HealthCheckConfig) -> Backends {
         let entries = 0..self.config.addresses.len();
         let mut backends = Backends::new(Box::new(PoolAddresses(Arc::clone(self))));
         backends.set_health_check(Box::new(PoolCheck {
             pool: Arc::clone(self),
             config: health.clone(),
-            probes: entries.map(|at| self.probe(at, &health.probe)).collect(),
+            probes: entries
+                .map(|at| self.probe(at, health.path.as_deref()))
+                .collect(),
         }));
         backends
     }
@@ -147,11 +143,11 @@ impl UpstreamPool {
     }
 
     /// Returns the check of the addresses of an entry.
-    fn probe(&self, at: usize, probe: &HealthProbe) -> Probe {
+    fn probe(&self, at: usize, path: Option<&str>) -> Probe {
         let peer = self.peers.build(at, inet(Ipv4Addr::UNSPECIFIED.into(), 1));
         let options = connector_options(MAX_IDLE_CONNECTIONS, self.config.uses_system_roots());
-        match probe {
-            HealthProbe::Tcp => {
+        match path {
+            None => {
                 let mut check = TcpHealthCheck::new();
                 // With TLS, unless that needs a client certificate, which this check does not present.
                 if peer.client_cert_key.is_none() {
@@ -161,7 +157,7 @@ impl UpstreamPool {
                 check.set_connector(TransportConnector::new(Some(options)));
                 check
             }
-            HealthProbe::Http(path) => {
+            Some(path) => {
                 let connector = HttpConnector::new(Some(options));
                 let host = self.config.own_host();
                 let mut check = HttpHealthCheck::new_custom(host, peer.is_tls(), connector);

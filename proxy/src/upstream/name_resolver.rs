@@ -13,14 +13,11 @@ use crate::config::UpstreamAddress;
 /// Time for a look-up. The operating system may take longer to give up.
 const LOOKUP_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The resolver of the gateway.
 #[derive(Debug, Default)]
 pub(crate) struct NameResolver {
     /// The last answers by `host:port`, for pools that a reload creates.
     last_answers: Mutex<HashMap<String, Vec<SocketAddr>>>,
 }
-
-// === impl NameResolver ===
 
 impl NameResolver {
     /// Looks an address of the configuration up, which is a name.
@@ -43,7 +40,6 @@ impl NameResolver {
         Ok(found)
     }
 
-    /// Returns the addresses of the last good answer.
     pub(super) fn last_answer(&self, address: &UpstreamAddress) -> Vec<SocketAddr> {
         let last = self.last_answers.lock();
         last.get(&address.to_string()).cloned().unwrap_or_default()

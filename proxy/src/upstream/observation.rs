@@ -7,8 +7,6 @@ use postern_core::log_outage_state;
 use crate::upstream::UpstreamPool;
 use crate::upstream::selection::{count_excluded, exceeds_panic_percent};
 
-// === impl UpstreamPool ===
-
 impl UpstreamPool {
     /// Logs which ejections have ended and whether the panic mode has begun or ended. Returns whether
     /// the pool is in panic mode.

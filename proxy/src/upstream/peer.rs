@@ -28,8 +28,6 @@ pub(super) struct PeerBuilder {
     tls: Option<TlsMaterial>,
 }
 
-// === impl PeerBuilder ===
-
 impl PeerBuilder {
     /// # Errors
     /// Status 64 if a TLS file cannot be read.
@@ -47,7 +45,6 @@ impl PeerBuilder {
         tls.is_some_and(|(material, config)| material.has_changed(config))
     }
 
-    /// Returns the certificates that the upstream may present.
     pub(super) fn pins(&self) -> PinnedCertificates {
         let tls = self.tls.as_ref();
         tls.map(|tls| tls.pins.clone()).unwrap_or_default()
@@ -61,8 +58,7 @@ impl PeerBuilder {
             None => String::new(),
             Some(_) => config.certificate_name(at).to_owned(),
         };
-        let any = (Ipv4Addr::UNSPECIFIED, 0);
-        let mut peer = HttpPeer::new(any, config.tls.is_some(), name);
+        let mut peer = HttpPeer::new((Ipv4Addr::UNSPECIFIED, 0), config.tls.is_some(), name);
         peer._address = address;
         let mut options = PeerOptions::new();
         options.tcp_keepalive = Some(TcpKeepalive {

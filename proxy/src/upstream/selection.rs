@@ -39,8 +39,6 @@ pub(super) fn rotation(endpoints: &[Arc<Endpoint>]) -> RoundRobin {
     RoundRobin::build(&endpoints.iter().map(Endpoint::backend).collect())
 }
 
-// === impl Candidates ===
-
 impl<'e> Candidates<'e> {
     /// Returns the candidates of an attempt, other than `avoid` if possible; `None` if there is no
     /// address.

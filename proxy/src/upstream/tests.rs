@@ -4,30 +4,20 @@ use std::time::{Duration, Instant};
 
 mod discovery;
 
-use postern_core::decode::defaults;
-
 use super::*;
-use crate::config::{LoadBalancing, OutlierDetection, UpstreamAddress};
+use crate::config::{LoadBalancing, UpstreamAddress};
+use crate::tests::read_tables;
 
 fn config(load_balancing: LoadBalancing, addresses: usize) -> UpstreamConfig {
-    let addresses = (1..=addresses)
-        .map(|port| UpstreamAddress::parse(&format!("127.0.0.1:{port}")).expect("an address"));
+    let addresses = (1..=addresses).map(|port| format!("127.0.0.1:{port}"));
+    let addresses: Vec<String> = addresses.collect();
+    let table = format!("[upstream.test]\naddresses = {addresses:?}\nin_flight = 2\n");
+    let config = read_tables(&table).expect("valid");
+    let mut upstreams = config.upstreams.into_iter();
+    let test = upstreams.find(|it| it.name == "test");
     UpstreamConfig {
-        name: "test".to_owned(),
-        addresses: addresses.collect(),
         load_balancing,
-        connect_timeout: Duration::from_secs(1),
-        read_timeout: Duration::from_secs(1),
-        write_timeout: Duration::from_secs(1),
-        idle_timeout: Duration::from_secs(1),
-        in_flight: 2,
-        retries: 1,
-        retry_budget: 20,
-        health: None,
-        outlier: defaults(OutlierDetection::read),
-        tls: None,
-        http2: false,
-        host: None,
+        ..test.expect("the upstream")
     }
 }
 
@@ -57,8 +47,7 @@ fn pick(pool: &UpstreamPool, failed: Option<&Endpoint>) -> InFlightPermit {
 fn ports(pool: &UpstreamPool, picks: usize) -> Vec<usize> {
     let mut count = vec![0; pool.endpoints().len() + 1];
     for _ in 0..picks {
-        let permit = pick(pool, None);
-        count[usize::from(permit.endpoint.port())] += 1;
+        count[usize::from(pick(pool, None).endpoint.port())] += 1;
     }
     count
 }
@@ -68,8 +57,7 @@ fn less_loaded_address_is_chosen() {
     let pool = pool(LoadBalancing::LeastLoaded, 2);
     let first = pick(&pool, None);
     for _ in 0..20 {
-        let next = pick(&pool, None);
-        assert_ne!(next.endpoint.address, first.endpoint.address);
+        assert_ne!(pick(&pool, None).endpoint.address, first.endpoint.address);
     }
 }
 
@@ -115,8 +103,7 @@ fn ejected_addresses_are_used_without_alternative() {
         (1..addresses).for_each(|at| drop(eject(&pool, at)));
         assert!(pool.pick(None, None, Instant::now()).is_ok(), "{addresses}");
         if addresses == 1 {
-            let retry = pick(&pool, Some(&only));
-            assert_eq!(retry.endpoint.address, only.address);
+            assert_eq!(pick(&pool, Some(&only)).endpoint.address, only.address);
         }
     }
 }
@@ -131,8 +118,7 @@ fn ejected_address_precedes_unhealthy_one() {
     }
     eject(&pool, 2);
     assert_eq!(ports(&pool, 10), [0, 0, 0, 10]);
-    let retry = pick(&pool, Some(&all[2]));
-    assert_ne!(retry.endpoint.address, all[2].address);
+    assert_ne!(pick(&pool, Some(&all[2])).endpoint.address, all[2].address);
 }
 
 #[test]

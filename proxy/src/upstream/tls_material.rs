@@ -18,7 +18,6 @@ pub(super) struct TlsMaterial {
     pub(super) ca: Option<Arc<[WrappedX509]>>,
     pub(super) certificate: Option<Arc<CertKey>>,
     pub(super) pins: PinnedCertificates,
-    /// Modification times of the files.
     modified: Vec<Option<SystemTime>>,
 }
 

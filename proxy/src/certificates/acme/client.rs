@@ -16,7 +16,6 @@ use reqwest::redirect;
 
 use crate::certificates::files::{MAX_FILE_BYTES, unreadable};
 
-/// Maximum time of a request.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(30);
 /// Maximum length of a response: a chain of certificates has a few KiB.
 const MAX_RESPONSE_BYTES: usize = 256 << 10;

@@ -13,13 +13,6 @@ use crate::certificates::slot::LoadedCertificate;
 /// Maximum difference between the clocks of gateway and server, in seconds.
 const MAX_CLOCK_SKEW_S: i64 = 300;
 
-/// Time before the expiry at which a certificate is renewed, in seconds: 30 days, or a third of the
-/// lifetime if that is shorter.
-pub(super) fn renewal_window(leaf: &Leaf) -> i64 {
-    let lifetime = leaf.not_after.saturating_sub(leaf.not_before).max(0);
-    (lifetime / 3).min(30 * 24 * 3600)
-}
-
 /// Parses a private key with its certificate chain, and checks that the key is that of the
 /// certificate and the name is one of its names.
 ///

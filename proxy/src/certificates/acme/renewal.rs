@@ -21,14 +21,12 @@ use crate::telemetry::certificate_metrics::CertificateMetrics;
 /// Interval at which the store is checked for certificates of other gateways, and for names that
 /// are due.
 const POLL_INTERVAL: Duration = Duration::from_secs(1);
-/// Maximum time of an order.
 const ORDER_TIMEOUT: Duration = Duration::from_secs(300);
 /// Delays after failed orders. Let's Encrypt permits five failed validations per name and hour.
 const RETRY: Backoff = Backoff::new(Duration::from_secs(60), Duration::from_secs(6 * 3600));
 /// The part of the renewal window, and of a delay, that is left out at random.
 const JITTER: f64 = 0.2;
 
-/// The renewal of the certificates of a gateway.
 pub(crate) struct AcmeRenewal {
     config: AcmeConfig,
     store: Arc<AcmeStore>,
@@ -230,7 +228,7 @@ impl RenewedName {
 /// Returns the time of the renewal, in Unix seconds. The jitter spreads the load of the server, and
 /// makes it improbable that all gateways try at once.
 fn renewal_time(loaded: &LoadedCertificate) -> i64 {
-    let window = u64::try_from(issued::renewal_window(&loaded.leaf)).unwrap_or_default();
+    let window = u64::try_from(loaded.leaf.renewal_window()).unwrap_or_default();
     let window = jittered(Duration::from_secs(window), JITTER).as_secs();
     loaded
         .leaf

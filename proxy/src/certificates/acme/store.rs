@@ -18,7 +18,6 @@ use crate::certificates::files::modified_at;
 /// Maximum length of a file that is read.
 const MAX_FILE_BYTES: usize = 1 << 20;
 
-/// A store directory.
 #[derive(Debug)]
 pub(crate) struct AcmeStore {
     folder: PathBuf,
@@ -38,14 +37,12 @@ pub(super) struct FailureRecord {
     pub(super) error: String,
 }
 
-/// A file of the store.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum StoreFile<'a> {
     /// The account key and URL, by a digest of the directory URL.
     Account(&'a str),
     /// The private key and the certificate chain of a name, PEM.
     Certificate(&'a str),
-    /// The failures of a name.
     Failures(&'a str),
     /// The key authorization of the pending order of a name.
     Challenge(&'a str),
@@ -91,7 +88,6 @@ impl AcmeStore {
         }
     }
 
-    /// Replaces a file atomically.
     pub(super) fn write(&self, file: StoreFile<'_>, contents: &[u8]) -> io::Result<()> {
         replace_private(&self.path(file), contents)
     }

@@ -46,12 +46,12 @@ fn certificate_must_be_valid_and_is_renewed_in_time() {
     assert!(issued::check_validity(&leaf((2030, 2031)), now - 600).is_err());
     assert!(issued::check_validity(&leaf((2029, 2030)), now).is_err());
     let day = 24 * 3600;
-    assert_eq!(issued::renewal_window(&leaf((2030, 2031))), 30 * day);
+    assert_eq!(leaf((2030, 2031)).renewal_window(), 30 * day);
     let mut short = leaf((2030, 2031));
     short.not_after = short.not_before + 6 * day;
-    assert_eq!(issued::renewal_window(&short), 2 * day);
+    assert_eq!(short.renewal_window(), 2 * day);
     short.not_after = short.not_before - 1;
-    assert_eq!(issued::renewal_window(&short), 0);
+    assert_eq!(short.renewal_window(), 0);
 }
 
 #[test]

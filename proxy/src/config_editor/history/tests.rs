@@ -40,7 +40,7 @@ fn newest_fifty_entries_are_kept_and_read_again() {
     assert_eq!(mode(&folder.join("00000053.json")), 0o600);
     let again = ConfigHistory::open(folder);
     assert_eq!(numbers_in(&again), expected);
-    let found = read_entry(again.folder(), 10).expect("readable");
+    let found = read_entry(&again.folder, 10).expect("readable");
     assert_eq!(found.text, "workers = 10\n");
     assert!(!again.contains(3));
 }
@@ -56,7 +56,6 @@ fn foreign_and_damaged_files_are_left_alone() {
     for name in ["README", "5.json", "0000000x.json", "00000009.new"] {
         fs::write(folder.join(name), "x").expect("writes");
     }
-    let history = ConfigHistory::open(folder.to_owned());
-    assert_eq!(numbers_in(&history), [1]);
+    assert_eq!(numbers_in(&ConfigHistory::open(folder.to_owned())), [1]);
     assert_eq!(fs::read_dir(folder).expect("a folder").count(), 7);
 }

@@ -24,19 +24,23 @@ pub(in crate::routing) fn callers(
     path: &str,
     max: usize,
 ) -> Option<Vec<TestToken>> {
-    let [old, new] = policies.map(rules);
-    let mut callers = vec![TestToken::None];
-    let users = [old, new].map(|rules| rules.and_then(|rules| rules.users.as_ref()));
-    let [old_count, new_count] = users.map(|rule| rule.map_or(0, |rule| rule.groups.len()));
-    if (old_count + 1).saturating_mul(new_count + 1) > max {
+    let rules = policies.map(|policy| match policy {
+        Some(RoutePolicy::Protected(rules)) => rules.clone(),
+        Some(RoutePolicy::Public) | None => CallerRules::default(),
+    });
+    let users = rules
+        .each_ref()
+        .map(|it| it.users.clone().unwrap_or_default());
+    let [old_groups, new_groups] = users.each_ref().map(|rule| rule.groups.as_slice());
+    if (old_groups.len() + 1).saturating_mul(new_groups.len() + 1) > max {
         return None;
     }
-    let [old_groups, new_groups] =
-        users.map(|rule| rule.map(|rule| rule.groups.clone()).unwrap_or_default());
-    let user_scopes = combinations(users.map(|rule| rule.map(|rule| rule.scopes.as_slice())));
-    let claims = users.map(|rule| rule.map(|rule| rule.claims.clone()).unwrap_or_default());
-    let claim_sets = claim_combinations(claims);
-    for groups in group_combinations(&old_groups, &new_groups) {
+    let mut callers = vec![TestToken::None];
+    let scopes = users.each_ref().map(|rule| rule.scopes.clone());
+    let user_scopes = combinations(scopes, sorted);
+    let claims = users.each_ref().map(|rule| rule.claims.clone());
+    let claim_sets = combinations(claims, claims_with);
+    for groups in group_combinations(old_groups, new_groups) {
         for scopes in &user_scopes {
             callers.extend(claim_sets.iter().map(|claims| TestToken::User {
                 subject: NO_OWNER.to_owned(),
@@ -55,17 +59,14 @@ pub(in crate::routing) fn callers(
     };
     let owning: Vec<TestToken> = owners.into_iter().flat_map(owning).collect();
     callers.extend(owning);
-    let services = [old, new].map(|rules| rules.and_then(|rules| rules.services.as_ref()));
-    let names: BTreeSet<String> = services
-        .into_iter()
-        .flatten()
-        .flat_map(|rule| rule.allow.iter().flatten().cloned())
-        .collect();
+    let services = rules.map(|rules| rules.services.unwrap_or_default());
+    let names = services.iter().flat_map(|rule| rule.allow.iter().flatten());
+    let names: BTreeSet<String> = names.cloned().collect();
     let mut other = "other".to_owned();
     while names.contains(&other) {
         other.push('-');
     }
-    let service_scopes = combinations(services.map(|rule| rule.map(|rule| rule.scopes.as_slice())));
+    let service_scopes = combinations(services.map(|rule| rule.scopes), sorted);
     for name in std::iter::once(other).chain(names) {
         callers.extend(service_scopes.iter().map(|scopes| TestToken::Service {
             name: name.clone(),
@@ -85,26 +86,24 @@ fn with_subject(user: &TestToken, encoded: &str) -> Option<TestToken> {
     Some(owner)
 }
 
-fn rules(policy: Option<&RoutePolicy>) -> Option<&CallerRules> {
-    match policy? {
-        RoutePolicy::Public => None,
-        RoutePolicy::Protected(rules) => Some(rules),
-    }
-}
-
-/// Returns none, the first, the second, and both sets, without repetitions.
-fn combinations(sets: [Option<&[String]>; 2]) -> Vec<Vec<String>> {
-    let sets = sets.map(|set| set.unwrap_or_default().iter().cloned());
-    let [old, new]: [BTreeSet<String>; 2] = sets.map(Iterator::collect);
-    let both = &old | &new;
-    let mut found: Vec<Vec<String>> = Vec::new();
-    for set in [BTreeSet::new(), old, new, both] {
-        let set: Vec<String> = set.into_iter().collect();
+/// Returns none, the first, the second, and both sets in their normal form, without repetitions.
+fn combinations<T: Clone + PartialEq>(
+    sets: [Vec<T>; 2],
+    normal: impl Fn(Vec<T>) -> Vec<T>,
+) -> Vec<Vec<T>> {
+    let both = sets.concat();
+    let [old, new] = sets;
+    let mut found = Vec::new();
+    for set in [Vec::new(), old, new, both].map(normal) {
         if !found.contains(&set) {
             found.push(set);
         }
     }
     found
+}
+
+fn sorted(names: Vec<String>) -> Vec<String> {
+    BTreeSet::from_iter(names).into_iter().collect()
 }
 
 /// Returns no group, each group, and each pair of a group of both rules.
@@ -114,20 +113,6 @@ fn group_combinations(old: &[String], new: &[String]) -> BTreeSet<Vec<String>> {
     for first in old {
         let others = new.iter().filter(|second| *second != first);
         found.extend(others.map(|second| vec![first.clone(), second.clone()]));
-    }
-    found
-}
-
-/// Returns claims that satisfy no rule, each rule, and both.
-fn claim_combinations(rules: [Vec<(String, Value)>; 2]) -> Vec<Vec<(String, Value)>> {
-    let [old, new] = rules;
-    let both = [old.clone(), new.clone()].concat();
-    let mut found: Vec<Vec<(String, Value)>> = Vec::new();
-    for required in [Vec::new(), old, new, both] {
-        let claims = claims_with(required);
-        if !found.contains(&claims) {
-            found.push(claims);
-        }
     }
     found
 }
@@ -168,8 +153,6 @@ pub(in crate::routing) fn addresses(lists: [Option<&AccessList>; 2]) -> Vec<Opti
         .chain(starts.into_iter().map(Some))
         .collect()
 }
-
-// === impl TestToken ===
 
 impl fmt::Display for TestToken {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

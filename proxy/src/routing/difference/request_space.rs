@@ -135,12 +135,9 @@ fn matches_host(pattern: &RoutePattern, host: &str) -> bool {
 /// The paths that templates can tell apart.
 struct PathSpace<'a> {
     fresh: &'a str,
-    /// Maximum number of paths.
     max: usize,
     paths: Vec<String>,
 }
-
-// === impl PathSpace ===
 
 impl PathSpace<'_> {
     /// Adds the paths that begin with `path`, which has `depth` segments and which `templates`

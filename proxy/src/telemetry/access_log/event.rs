@@ -70,7 +70,6 @@ pub struct AccessEvent<'a> {
 const CONSTANT_MEMBERS: &[u8] = br#"Z","level":"INFO","target":"postern_proxy::access","message":"request completed","service":"postern-proxy""#;
 
 thread_local! {
-    /// The line being formatted.
     static LINE_BUFFER: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
     /// The formatted text of the current second.
     static CACHED_SECOND: RefCell<(i64, String)> = const { RefCell::new((i64::MIN, String::new())) };
@@ -164,6 +163,7 @@ fn logged_address(client: IpAddr, detail: ClientAddressDetail) -> Option<IpAddr>
 }
 
 /// Appends a string member. `key` includes the characters before the value.
+#[inline]
 fn append_text(line: &mut Vec<u8>, key: &[u8], value: Option<&str>) {
     let Some(value) = value else { return };
     line.extend_from_slice(key);

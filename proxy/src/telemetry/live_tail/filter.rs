@@ -8,7 +8,6 @@ use serde_json::Value;
 use super::EVENT_PREFIX;
 use crate::telemetry::metrics::{CLIENT_CLOSED_CODE, NO_ROUTE, OK_CODE};
 
-/// The parameters.
 const PARAMETERS: [&str; 7] = [
     "route",
     "status",
@@ -28,7 +27,6 @@ pub(crate) struct TailFilter {
     code: Option<String>,
     principal: Option<PrincipalFilter>,
     address: Option<IpNetwork>,
-    /// What the path begins with.
     path: Option<String>,
     /// Whether the stream ends behind the kept events.
     pub(crate) ends: bool,
@@ -51,8 +49,6 @@ enum PrincipalFilter {
     /// A caller, by the subject of its token.
     Subject(String),
 }
-
-// === impl TailFilter ===
 
 impl TailFilter {
     /// Reads a query string. `is_route` returns whether there is a route of a name.
@@ -123,8 +119,6 @@ impl TailFilter {
     }
 }
 
-// === impl StatusFilter ===
-
 impl StatusFilter {
     fn parse(text: &str) -> Option<Self> {
         if let Some(class) = text.strip_suffix("xx") {
@@ -143,8 +137,6 @@ impl StatusFilter {
         }
     }
 }
-
-// === impl PrincipalFilter ===
 
 impl PrincipalFilter {
     fn parse(text: &str) -> Option<Self> {

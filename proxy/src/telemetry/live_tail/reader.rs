@@ -18,7 +18,6 @@ const CHUNK_INTERVAL: Duration = Duration::from_millis(20);
 /// for dead.
 pub(super) const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(15);
 
-/// A reader of the live tail.
 #[derive(Debug)]
 pub(crate) struct TailReader {
     filter: TailFilter,
@@ -34,8 +33,6 @@ pub(crate) struct TailReader {
     metrics: LiveTailMetrics,
     _place: OwnedSemaphorePermit,
 }
-
-// === impl TailReader ===
 
 impl TailReader {
     pub(super) fn new(

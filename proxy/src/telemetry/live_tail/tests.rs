@@ -56,13 +56,11 @@ fn line(event: &AccessEvent<'_>, detail: ClientAddressDetail) -> Vec<u8> {
     line
 }
 
-/// Returns whether a query selects an event whose address is logged in this detail.
 fn selects(query: &str, event: &AccessEvent<'_>, detail: ClientAddressDetail) -> bool {
     let event = DETAILS.server_sent_event(&line(event, detail));
     filter(query).selects(&event)
 }
 
-/// Publishes an event as the request record does.
 fn publish(tail: &LiveTail, event: &AccessEvent<'_>) {
     if tail.admits() {
         tail.publish(&line(event, Full), &DETAILS);
@@ -217,6 +215,5 @@ async fn idle_stream_gets_comments() {
     let mut reader = tail.open(filter("")).expect("a place");
     let began = Instant::now();
     assert_eq!(text(&mut reader).await, ": keep-alive\n\n");
-    let waited = began.elapsed().as_secs();
-    assert_eq!(waited, KEEP_ALIVE_INTERVAL.as_secs());
+    assert_eq!(began.elapsed().as_secs(), KEEP_ALIVE_INTERVAL.as_secs());
 }

@@ -1,7 +1,6 @@
 //! Metrics of response compression.
 
 metrics! {
-    /// Metrics of compression.
     pub(crate) struct CompressionMetrics {
         pub(crate) responses: counters("postern_proxy_compressed_responses_total",
             "Compressed responses by content coding: `encoding` in the access log", &["coding"]),

@@ -5,7 +5,7 @@ use tokio::io::AsyncReadExt;
 use tokio::net::{TcpListener, TcpStream};
 
 use super::*;
-use crate::config::{HealthCheckConfig, HealthProbe};
+use crate::config::HealthCheckConfig;
 
 /// An answer of the resolver with these ports of 127.0.0.9.
 fn answer(ports: &[u16]) -> Result<Answer, String> {
@@ -13,10 +13,8 @@ fn answer(ports: &[u16]) -> Result<Answer, String> {
     Ok(ports.iter().map(target).collect())
 }
 
-/// The addresses of a name.
 type Answer = Vec<pingora::protocols::l4::socket::SocketAddr>;
 
-/// Returns a pool with these names and these answers.
 fn resolved(names: &[&str], answers: &[&[u16]]) -> UpstreamPool {
     let parse = |name: &&str| UpstreamAddress::parse(name).expect("an address");
     let mut config = config(LoadBalancing::RoundRobin, 1);
@@ -116,7 +114,7 @@ async fn health_changes_after_some_checks_alike() {
     let mut config = config(LoadBalancing::RoundRobin, 1);
     config.addresses = vec![UpstreamAddress::parse(&address.to_string()).expect("one")];
     let health = HealthCheckConfig {
-        probe: HealthProbe::Tcp,
+        path: None,
         interval: Duration::from_secs(3600),
         timeout: Duration::from_secs(5),
         failures: 2,
