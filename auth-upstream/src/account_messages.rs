@@ -19,14 +19,12 @@ use crate::client::ClientContext;
 use crate::service_endpoint::ServiceEndpoint;
 use crate::telemetry::{log_consequence, log_limited};
 
-/// Maximum number of attempts.
 const MAX_ATTEMPTS: u32 = 2;
 /// The delay before the second attempt.
 const RETRY_DELAYS: Backoff = Backoff::new(Duration::from_millis(200), Duration::from_millis(200));
 /// `Retry-After` while the notification service is unavailable, in seconds.
 const RETRY_AFTER_S: u32 = 5;
 
-/// Sends messages about accounts.
 #[derive(Debug)]
 pub(crate) struct AccountMessages {
     pub(crate) service: ServiceEndpoint,
@@ -42,7 +40,6 @@ named! {
         PasswordChanged = "password_changed",
         /// A sign-in from a network in which the owner has not signed in before.
         NewNetwork = "new_network",
-        /// A social identity was linked to the account.
         SocialLink = "social_link",
     }
 }
@@ -113,7 +110,11 @@ impl AccountMessages {
     /// Submits a message in up to two attempts. The second one sends nothing twice.
     async fn send(&self, body: &Value) -> Result<(), Problem> {
         let key = Uuid::new_v4().to_string();
-        let send = || self.try_send(body, &key);
+        let send = || async {
+            let (method, path) = (Method::POST, ["notifications"]);
+            let answered = self.service.call(method, &path, Some(body), Some(&key));
+            answered.await.ok().map(|response| response.status())
+        };
         let is_answer = |status: StatusCode| status.is_success() || status.is_client_error();
         let is_temporary = |status: &Option<StatusCode>| !status.is_some_and(is_answer);
         match RETRY_DELAYS.retry(MAX_ATTEMPTS, send, is_temporary).await {
@@ -132,15 +133,6 @@ impl AccountMessages {
                 Err(Problem::new(Code::Unavailable).retry_after(RETRY_AFTER_S))
             }
         }
-    }
-
-    async fn try_send(&self, body: &Value, key: &str) -> Option<StatusCode> {
-        let path = ["notifications"];
-        let answered = self
-            .service
-            .call(Method::POST, &path, Some(body), Some(key))
-            .await;
-        answered.ok().map(|response| response.status())
     }
 }
 

@@ -8,6 +8,7 @@ use std::time::Duration;
 use http::Method;
 use postern_core::backoff::Backoff;
 use postern_core::email::EmailAddress;
+use postern_core::network;
 use reqwest::Response;
 use serde_json::{Map, Value, json};
 use tokio_util::sync::CancellationToken;
@@ -15,29 +16,23 @@ use tokio_util::sync::CancellationToken;
 use crate::service_endpoint::ServiceEndpoint;
 use crate::telemetry::{log_consequence, log_limited};
 
-/// Maximum number of attempts to save a profile.
 const MAX_SAVE_ATTEMPTS: u32 = 3;
 /// Delays between these attempts.
 const RETRY_DELAYS: Backoff = Backoff::new(Duration::from_millis(200), Duration::from_millis(400));
-/// Maximum size of a profile.
 const MAX_PROFILE_BYTES: usize = 64 << 10;
 /// The time for which a message waits for the locale of its recipient.
 const LOCALE_TIMEOUT: Duration = Duration::from_millis(300);
 
-/// A client of the actor service.
 #[derive(Debug)]
 pub(crate) struct ActorService(pub(crate) ServiceEndpoint);
 
-/// The reason for which a call to the actor service failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum ActorServiceError {
-    /// The service rejects the profile with this status.
     #[error("profile rejected with status {0}")]
     Rejected(u16),
     /// The service does not accept this caller or has no such endpoint.
     #[error("call not permitted, status {0}")]
     Misconfigured(u16),
-    /// The service failed or did not answer.
     #[error("service unavailable")]
     Unavailable,
 }
@@ -45,10 +40,8 @@ pub(crate) enum ActorServiceError {
 // === impl ActorService ===
 
 impl ActorService {
-    /// Timeout of one attempt.
     pub(crate) const TIMEOUT: Duration = Duration::from_secs(3);
 
-    /// Renews the service token until shutdown.
     pub(crate) async fn run(&self, shutdown: CancellationToken) {
         self.0.client.run(shutdown).await;
     }
@@ -95,23 +88,16 @@ impl ActorService {
         }
     }
 
-    /// Returns whether the user has a profile.
     pub(crate) async fn has_profile(&self, subject: &str) -> Result<bool, ActorServiceError> {
         Ok(self.find_profile(subject).await?.is_some())
     }
 
-    /// Returns the profile of a user, or `null`.
     pub(crate) async fn profile(&self, subject: &str) -> Result<Value, ActorServiceError> {
-        let Some(mut response) = self.find_profile(subject).await? else {
+        let Some(response) = self.find_profile(subject).await? else {
             return Ok(Value::Null);
         };
-        let mut body = Vec::new();
-        while let Ok(Some(chunk)) = response.chunk().await {
-            body.extend_from_slice(&chunk);
-            if body.len() > MAX_PROFILE_BYTES {
-                break;
-            }
-        }
+        let body = network::read_body(response, MAX_PROFILE_BYTES).await;
+        let body = body.ok().flatten().unwrap_or_default();
         serde_json::from_slice(&body).map_err(|_| ActorServiceError::Unavailable)
     }
 

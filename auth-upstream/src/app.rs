@@ -1,7 +1,4 @@
 //! Startup, background tasks and shutdown of the authentication upstream.
-//!
-//! Input: a decoded configuration and sockets that the caller has bound. Output: a service that
-//! runs until its token is cancelled.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,8 +11,7 @@ use postern_core::health::Health;
 use postern_core::identity::IdentityConfig;
 use postern_core::trace::Tracer;
 use postern_service::admin;
-use postern_service::admin_api;
-use postern_service::admin_api::ProcessInfo;
+use postern_service::admin_api::{self, ProcessInfo};
 use postern_service::http::{Limits, RequestTelemetry, serve_observed};
 use postern_service::startup::{ConfigOrigin, Listeners};
 use postern_service::trace::{SpanExport, SpanExportTask};
@@ -42,7 +38,6 @@ pub struct App {
     service: Arc<AuthService>,
     identity: IdentityConfig,
     proxy_check: CheckResult,
-    health: Health,
     admin: AdminListener,
     clock: Clock,
     tracer: Option<Tracer>,
@@ -70,7 +65,6 @@ impl App {
             &service.metrics.own.spans_dropped,
         )?;
         Ok(Self {
-            health: service.metrics.health.clone(),
             service: Arc::new(service),
             identity,
             proxy_check,
@@ -92,10 +86,9 @@ impl App {
     /// Returns the readiness of the service, for a caller that serves `/readyz` itself.
     #[must_use]
     pub fn health(&self) -> Health {
-        self.health.clone()
+        self.service.metrics.health.clone()
     }
 
-    /// Returns the service without starting listeners and background tasks.
     #[cfg(test)]
     pub(crate) fn into_service(self) -> Arc<AuthService> {
         self.service
@@ -109,18 +102,10 @@ impl App {
         origin: ConfigOrigin,
         shutdown: CancellationToken,
     ) {
-        let Self {
-            service,
-            identity,
-            proxy_check,
-            health,
-            admin,
-            clock,
-            tracer,
-            span_export,
-        } = self;
-        let span_export = SpanExport::start(span_export);
-        log_warnings(&[proxy_check]);
+        let (service, health) = (Arc::clone(&self.service), self.health());
+        let (admin, clock) = (self.admin, self.clock);
+        let span_export = SpanExport::start(self.span_export);
+        log_warnings(&[self.proxy_check]);
         let limits = Limits {
             body: MAX_BODY_BYTES,
             ..Limits::default()
@@ -137,7 +122,7 @@ impl App {
             .audit_trail
             .take_writer()
             .map(|writer| tokio::spawn(writer.run(audit_stop.clone())));
-        let startup_check = run_startup_check(identity, clock.clone(), Arc::clone(&service));
+        let startup_check = run_startup_check(self.identity, clock.clone(), Arc::clone(&service));
         let startup_check = tokio::spawn(startup_check);
         let admin_task = listeners.admin.map(|listener| {
             origin.export(&service.metrics.registry);
@@ -153,7 +138,7 @@ impl App {
             })
         });
         let router = http::router(Arc::clone(&service.flows), service.trusted_proxies.clone());
-        let telemetry = RequestTelemetry::new(service.metrics.http.clone(), tracer);
+        let telemetry = RequestTelemetry::new(service.metrics.http.clone(), self.tracer);
         serve_observed(listeners.public, router, limits, telemetry, shutdown).await;
         tracing::info!("requests drained");
         // Aborting is safe at any point: these tasks tolerate a crash.

@@ -45,10 +45,6 @@ pub(crate) struct AuthService {
 
 impl AuthService {
     /// Opens the stores and builds the service.
-    ///
-    /// # Errors
-    /// Status 64 for an invalid stored key or cache URL, 69 if the database or the CA certificates
-    /// are unavailable.
     pub(crate) async fn build(mut config: Config, machine: Clock) -> Result<Self, Exit> {
         require_ca_certificates()?;
         let database = Database::open(&config.database, config.database_options()).await?;
@@ -152,9 +148,6 @@ async fn open_audit_trail(url: &str, keys: Option<KeyRing>) -> Result<AuditReade
 }
 
 /// Checks that clients of HTTPS can be built; [`http_client`] would panic.
-///
-/// # Errors
-/// Status 69 if the system has no CA certificates.
 pub(crate) fn require_ca_certificates() -> Result<(), Exit> {
     reqwest::Client::builder().no_proxy().build().map(drop).map_err(|error| {
         let reason = error.source().map_or_else(|| error.to_string(), ToString::to_string);
@@ -165,7 +158,6 @@ pub(crate) fn require_ca_certificates() -> Result<(), Exit> {
     })
 }
 
-/// Returns the clients of the services that this one calls with its own token.
 fn services(
     config: &Config,
     clock: &Clock,

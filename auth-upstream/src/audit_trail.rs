@@ -1,8 +1,6 @@
 //! The audit trail: audit events in the database, so that support finds out later what happened.
 //!
-//! Enters: events of the queue of `telemetry`. Leaves: rows of `auth_audit`, for the retention. An
-//! e-mail address is stored as a keyed hash and a client address as its network. Depends on
-//! `telemetry`, `crypto` and `store`.
+//! An e-mail address is stored as a keyed hash and a client address as its network.
 //!
 //! Sign-ins neither wait for the trail nor fail with it: events are stored in groups by a task of
 //! its own, and dropped and counted if the database is unavailable for longer than the queue lasts.
@@ -18,7 +16,6 @@ use postern_core::Clock;
 use postern_core::backoff::Backoff;
 use postern_core::clock::Timestamp;
 use postern_core::group_commit::process_until_stopped;
-use postern_core::network::IpNetwork;
 use tokio::sync::mpsc;
 use tokio_util::sync::CancellationToken;
 use uuid::{NoContext, Uuid};
@@ -26,29 +23,25 @@ use uuid::{NoContext, Uuid};
 pub use self::reader::AuditReader;
 pub(crate) use self::search::SignInSearch;
 use crate::crypto::KeyRing;
+use crate::protection::network;
 use crate::store::{AuditRow, AuthStore, StoreError};
-use crate::telemetry::{AuditDropReason, AuditEvent, AuditLog, AuditQueue, Metrics};
+use crate::telemetry::{AuditDropReason, AuditEvent, AuditLog, Metrics};
 
 /// Maximum number of events in one statement. What arrives during a statement is the next group.
 const MAX_GROUP_EVENTS: usize = 256;
 /// Delays between attempts while the database is unavailable.
 const RETRY_DELAYS: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(1));
-/// The time between two deletions of old events.
 const RETENTION_INTERVAL: Duration = Duration::from_secs(600);
-/// Maximum number of events that one statement deletes.
 const DELETION_BATCH_SIZE: i64 = 1000;
 
-/// The tasks of the trail.
 #[derive(Debug)]
 pub(crate) struct AuditTrail {
     writer: Mutex<Option<AuditWriter>>,
     pub(crate) reader: AuditReader,
     clock: Clock,
-    /// The time for which events are kept.
     retention: Duration,
 }
 
-/// The task that stores events.
 #[derive(Debug)]
 pub(crate) struct AuditWriter {
     events: mpsc::Receiver<AuditEvent>,
@@ -61,14 +54,13 @@ pub(crate) struct AuditWriter {
 // === impl AuditTrail ===
 
 impl AuditTrail {
-    /// Creates the trail and the audit log that submits to it.
     pub(crate) fn open(
         reader: AuditReader,
         clock: &Clock,
         retention: Duration,
         metrics: &Metrics,
     ) -> (AuditLog, Self) {
-        let (queue, events) = AuditQueue::new(metrics.clone(), clock.clone());
+        let (log, events) = AuditLog::new(metrics.clone(), clock.clone());
         let writer = AuditWriter {
             events,
             store: reader.store.clone(),
@@ -82,7 +74,7 @@ impl AuditTrail {
             clock: clock.clone(),
             retention,
         };
-        (AuditLog::new(metrics.clone(), queue), trail)
+        (log, trail)
     }
 
     /// Returns the writer at the first call.
@@ -90,7 +82,6 @@ impl AuditTrail {
         self.writer.lock().take()
     }
 
-    /// Deletes old events until shutdown.
     pub(crate) async fn run_retention(&self, shutdown: &CancellationToken) {
         while !shutdown.is_cancelled() {
             if let Err(error) = self.delete_old().await {
@@ -175,10 +166,8 @@ impl AuditWriter {
             reason: event.reason.map(str::to_owned),
             request_id: event.request_id.to_string(),
             subject: Some(event.subject.clone()).filter(|subject| !subject.is_empty()),
-            email_hash: email.map(|email| self.key_ring.email_hash(email.as_str()).to_vec()),
-            network: event
-                .address
-                .map(|address| IpNetwork::of(address, 24, 64).to_string()),
+            email_hash: email.map(|email| self.key_ring.email_hash(email.as_str())),
+            network: event.address.map(network),
             provider: event.operation.provider().map(str::to_owned),
         })
     }

@@ -5,7 +5,6 @@ use std::sync::{Arc, OnceLock};
 
 use postern_core::email::EmailAddress;
 
-/// Request id, address and language of a client.
 #[derive(Clone, Debug)]
 pub(crate) struct ClientContext {
     /// The id of the request, for the audit log.
@@ -13,7 +12,6 @@ pub(crate) struct ClientContext {
     /// The client's address, for the attempt limits and, as its network, for the audit trail. Never
     /// logged.
     pub(crate) address: Option<IpAddr>,
-    /// The language that the client prefers, for messages.
     pub(crate) locale: Option<Arc<str>>,
     /// What the flow has found out for the audit trail. Clones share it.
     pub(crate) details: Arc<RequestDetails>,
@@ -22,7 +20,6 @@ pub(crate) struct ClientContext {
 /// Details of a request that its response does not show and its audit events have. Each is set once.
 #[derive(Debug, Default)]
 pub(crate) struct RequestDetails {
-    /// The e-mail address that the request names.
     pub(crate) email: OnceLock<EmailAddress>,
     /// The reason of the outcome that the response hides, such as `throttled`.
     pub(crate) reason: OnceLock<&'static str>,

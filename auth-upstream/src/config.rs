@@ -1,13 +1,11 @@
 //! The configuration: `conf/auth.toml` and environment variables.
-//!
-//! Enters: the decoded file and the environment. Leaves: a [`Config`], or all errors at once.
-//! Depends on `crypto` for keys and on the settings types of `pool` and `protection`.
 
 mod social;
 
 use std::net::SocketAddr;
 use std::time::Duration;
 
+use aws_sdk_cognitoidentityprovider::config::Credentials;
 use postern_core::Secret;
 use postern_core::config::{AdminListener, Env, read_admin, read_listen};
 use postern_core::decode::{Field, Object};
@@ -120,7 +118,6 @@ const CONFIRMATIONS: [(&str, ConfirmationMode); 3] = [
 // === impl Config ===
 
 impl Config {
-    /// Returns the options of the database.
     pub(crate) fn database_options(&self) -> DatabaseOptions {
         DatabaseOptions {
             max_connections: self.database_connections,
@@ -193,11 +190,10 @@ fn read_aws(root: &Object<'_>, env: &Env) -> Option<AwsCredentials> {
             "AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY must be set together",
         );
     }
-    Some(AwsCredentials::Static {
-        access_key_id: id?.to_owned(),
-        secret_access_key: secret?,
-        session_token: env.optional_secret(root, "AWS_SESSION_TOKEN")?,
-    })
+    let token = env.optional_secret(root, "AWS_SESSION_TOKEN")?;
+    let (token, secret) = (token.map(|token| token.expose().to_owned()), secret?);
+    let keys = Credentials::new(id?, secret.expose(), token, None, "postern");
+    Some(AwsCredentials::Static(keys))
 }
 
 fn default_confirmation(aws: &Option<AwsCredentials>) -> Option<ConfirmationMode> {

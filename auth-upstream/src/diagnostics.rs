@@ -1,8 +1,5 @@
 //! Checks of the configuration against the pools and the stores: results are logged as
 //! warnings after the start, and printed by `postern-auth check`.
-//!
-//! Enters: the configuration and the running service. Leaves: a [`CheckResult`] for each check, in
-//! words for operators. Depends on `assembly`, `config`, `pool` and `crypto`.
 
 mod pool;
 mod proxies;
@@ -13,7 +10,7 @@ use aws_sdk_cognitoidentityprovider::types::{
     ExplicitAuthFlowsType, FeatureType, UserPoolClientType,
 };
 use postern_core::Clock;
-use postern_core::check::{CheckResult, CheckStatus};
+use postern_core::check::CheckResult;
 use postern_core::exit::Exit;
 use postern_core::identity::{IdentityConfig, Pool};
 use postern_core::token::{Verifier, VerifierOptions};
@@ -28,7 +25,6 @@ use crate::crypto::random;
 use crate::pool::admin::PoolAdmin;
 use crate::pool::error::{PoolError, PoolFault};
 
-/// The attribute that identifies a service in its tokens.
 const SERVICE_ID_ATTRIBUTE: &str = "custom:service_id";
 
 /// The subject of the checks whether social users get tokens.
@@ -76,21 +72,13 @@ async fn check_pool_keys(identity: &IdentityConfig, clock: &Clock) -> Vec<CheckR
     let verifier: Arc<Verifier> = Verifier::new(identity.issuers(), options);
     verifier.refresh_now().await;
     let check = |status: postern_core::token::JwksStatus| {
-        let skipped: Vec<String> = status
-            .skipped
-            .iter()
-            .map(|key| {
-                format!(
-                    "{} {}",
-                    key.key_id.as_deref().unwrap_or("without kid"),
-                    key.reason
-                )
-            })
-            .collect();
+        let skipped = status.skipped.iter().map(|key| {
+            let id = key.key_id.as_deref().unwrap_or("without kid");
+            format!("{id} {}", key.reason)
+        });
+        let skipped: Vec<String> = skipped.collect();
         let outcome = if !status.usable {
-            let reason = status
-                .last_error
-                .unwrap_or_else(|| "no usable key".to_owned());
+            let reason = status.last_error.as_deref().unwrap_or("no usable key");
             Err(format!("no keys from {}: {reason}", status.url))
         } else if skipped.is_empty() {
             Ok(format!("{} usable", status.keys.len()))
@@ -217,7 +205,6 @@ fn check_regions(identity: &IdentityConfig) -> Vec<CheckResult> {
     ]
 }
 
-/// Checks the settings of the social providers, and whether their users get tokens.
 fn check_social(social: Option<&SocialConfig>, has_key: bool) -> Vec<CheckResult> {
     let Some(social) = social else {
         return Vec::new();
@@ -254,26 +241,15 @@ fn undescribed(subject: impl Into<String>, fault: &PoolFault) -> CheckResult {
 }
 
 async fn check_stores(service: &AuthService) -> Vec<CheckResult> {
-    let database = service.store.check_writable().await;
-    let database = database
-        .map(|()| "accepts writes".to_owned())
-        .map_err(|exit| exit.message().to_owned());
-    let mut results = vec![
-        CheckResult::new("database", database),
-        service.cache.check().await,
-    ];
+    let database = match service.store.check_writable().await {
+        Ok(()) => CheckResult::passed("database", "accepts writes"),
+        Err(exit) => CheckResult::fault("database", exit.message()),
+    };
+    let mut results = vec![database, service.cache.check().await];
     let (database, cache) = (service.store.database().label(), service.cache.label());
     results.extend(CheckResult::of_unshared_cache(&database, cache));
-    results.extend(
-        service
-            .store
-            .database()
-            .transport_warning()
-            .map(|text| CheckResult {
-                subject: "database".to_owned(),
-                status: CheckStatus::Warning(text.to_owned()),
-            }),
-    );
+    let warning = service.store.database().transport_warning();
+    results.extend(warning.map(|text| CheckResult::warning("database", text)));
     results
 }
 

@@ -1,23 +1,5 @@
 //! The authentication flows: methods of [`Flows`], which has what they depend on.
-//!
-//! Enters: parsed requests and the [`ClientContext`](crate::client::ClientContext). Leaves: audited
-//! results, which the HTTP layer turns into responses. Depends on `protection`, `pool`,
-//! `account_messages`, `actor_service`, `store`, `crypto`, `telemetry` and the settings of `config`; never on `http` or
-//! `assembly`.
-//!
-//! | endpoint | method |
-//! |---|---|
-//! | `POST /auth/login` | `sign_in` |
-//! | `POST /auth/challenge` | `answer_challenge` |
-//! | `POST /auth/register`, `/auth/register/confirm` | `register`, `confirm_registration` |
-//! | `POST /auth/tokens/refresh` | `refresh` |
-//! | `POST /auth/tokens/exchange` | `exchange` |
-//! | `POST /auth/password/forgot`, `/auth/password/reset` | `request_code`, `reset_password` |
-//! | `POST /auth/logout` | `logout` |
-//! | `GET /auth/social/login` and its callback | `start_social_sign_in`, `finish_callback` |
-//! | `GET /auth/me` | `describe_caller` |
-//! | `GET /admin/users`, `POST /admin/users/…` | `list_accounts`, `describe_account`, `change_account` |
-//! | `POST /api/session` | `sign_in` or `refresh` |
+//! They know nothing of HTTP.
 //!
 //! `run_compensation` completes or undoes interrupted registrations in the background.
 
@@ -73,7 +55,6 @@ use crate::protection::{AttemptLimiter, ResponseTimePadding};
 use crate::store::AuthStore;
 use crate::telemetry::{AuditLog, Metrics};
 
-/// The flows of the service: what they depend on.
 #[derive(Debug)]
 pub(crate) struct Flows {
     pub(crate) pool: UserPool,
@@ -93,14 +74,12 @@ pub(crate) struct Flows {
     /// Whether the codes for confirmation and reset are ours. Those for social links always are.
     pub(crate) makes_codes: bool,
     pub(crate) confirmation: ConfirmationMode,
-    /// `None` if social sign-in is not configured.
     pub(crate) social: Option<Social>,
     pub(crate) audit: AuditLog,
     pub(crate) metrics: Metrics,
     pub(crate) clock: Clock,
 }
 
-/// Returns the problem for a failed cache operation.
 fn cache_unavailable(error: CacheError) -> Problem {
     postern_core::log_outage!("cache", %error, "shared cache unavailable");
     Problem::new(Code::Unavailable)

@@ -1,10 +1,7 @@
 //! The HTTP interface: routes, decoding of requests and encoding of responses.
 //!
-//! Enters: requests of the gateway. Leaves: responses. axum's types stay in this module; each
-//! handler decodes a request, calls one flow of [`Flows`] and encodes its
-//! [`Audited`] result.
-//!
-//! Depends on `audit_trail`, `client`, `config`, `email`, `flows` and `telemetry`.
+//! axum's types stay in this module; each handler decodes a request, calls one flow of [`Flows`] and
+//! encodes its [`Audited`] result.
 
 mod admin;
 mod landing;
@@ -15,7 +12,7 @@ use std::convert::Infallible;
 use std::sync::Arc;
 
 use axum::Router;
-use axum::extract::{FromRequestParts, RawQuery, State};
+use axum::extract::{FromRequest, FromRequestParts, RawQuery, Request, State};
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use http::header::{ACCEPT_LANGUAGE, HeaderName, HeaderValue, LINK, LOCATION};
@@ -40,7 +37,6 @@ type SharedState = State<Arc<HttpState>>;
 /// The `Deprecation` field (RFC 9745) of `/api/session`: 2026-11-20.
 const DEPRECATED_SINCE: HeaderValue = HeaderValue::from_static("@1795132800");
 
-/// The state of the handlers.
 #[derive(Debug)]
 struct HttpState {
     flows: Arc<Flows>,
@@ -48,7 +44,6 @@ struct HttpState {
     trusted_proxies: TrustedProxies,
 }
 
-/// Returns the router of the service.
 pub(crate) fn router(flows: Arc<Flows>, trusted_proxies: TrustedProxies) -> Router {
     Router::new()
         .route("/auth/login", post(login))
@@ -74,98 +69,104 @@ pub(crate) fn router(flows: Arc<Flows>, trusted_proxies: TrustedProxies) -> Rout
         }))
 }
 
-async fn login(State(state): SharedState, client: ClientContext, body: Json) -> HandlerResult {
-    let request = body.read(request::login)?;
-    let tokens = state.flows.sign_in(&client, &request).await?;
+struct Call {
+    flows: Arc<Flows>,
+    client: ClientContext,
+    body: Json,
+}
+
+impl FromRequest<Arc<HttpState>> for Call {
+    type Rejection = Problem;
+
+    async fn from_request(request: Request, state: &Arc<HttpState>) -> Result<Self, Problem> {
+        let (mut parts, body) = request.into_parts();
+        // First, because it sets the owner of the body.
+        let Ok(client) = ClientContext::from_request_parts(&mut parts, state).await;
+        let body = Json::from_request(Request::from_parts(parts, body), state).await?;
+        let flows = Arc::clone(&state.flows);
+        Ok(Self {
+            flows,
+            client,
+            body,
+        })
+    }
+}
+
+async fn login(call: Call) -> HandlerResult {
+    let request = call.body.read(request::login)?;
+    let tokens = call.flows.sign_in(&call.client, &request).await?;
     Ok(json_response(StatusCode::OK, &tokens))
 }
 
-async fn register(State(state): SharedState, client: ClientContext, body: Json) -> HandlerResult {
-    let request = body.read(request::registration)?;
-    let tokens = Box::pin(state.flows.register(&client, &request)).await?;
+async fn register(call: Call) -> HandlerResult {
+    let request = call.body.read(request::registration)?;
+    let tokens = Box::pin(call.flows.register(&call.client, &request)).await?;
     Ok(json_response(StatusCode::CREATED, &tokens))
 }
 
-async fn confirm_registration(
-    State(state): SharedState,
-    client: ClientContext,
-    body: Json,
-) -> HandlerResult {
-    let request = body.read(request::confirmation)?;
-    let tokens = Box::pin(state.flows.confirm_registration(&client, &request)).await?;
+async fn confirm_registration(call: Call) -> HandlerResult {
+    let request = call.body.read(request::confirmation)?;
+    let tokens = Box::pin(call.flows.confirm_registration(&call.client, &request)).await?;
     Ok(json_response(StatusCode::CREATED, &tokens))
 }
 
-async fn answer_challenge(
-    State(state): SharedState,
-    client: ClientContext,
-    body: Json,
-) -> HandlerResult {
-    let answer = body.read(request::challenge)?;
-    let tokens = Box::pin(state.flows.answer_challenge(&client, answer)).await?;
+async fn answer_challenge(call: Call) -> HandlerResult {
+    let answer = call.body.read(request::challenge)?;
+    let tokens = Box::pin(call.flows.answer_challenge(&call.client, answer)).await?;
     Ok(json_response(StatusCode::OK, &tokens))
 }
 
-async fn exchange(State(state): SharedState, client: ClientContext, body: Json) -> HandlerResult {
-    let (token, verifier) = body.read(request::exchange)?;
-    let exchanged = state.flows.exchange(&client, &token, verifier.as_deref());
-    let exchanged = exchanged.await?;
-    Ok(json_response(StatusCode::OK, &exchanged))
+async fn exchange(call: Call) -> HandlerResult {
+    let (token, verifier) = call.body.read(request::exchange)?;
+    let exchanged = call
+        .flows
+        .exchange(&call.client, &token, verifier.as_deref());
+    Ok(json_response(StatusCode::OK, &exchanged.await?))
 }
 
-async fn refresh(State(state): SharedState, client: ClientContext, body: Json) -> HandlerResult {
-    let token = body.read(request::refresh_token)?;
-    let tokens = state.flows.refresh(&client, &token).await?;
+async fn refresh(call: Call) -> HandlerResult {
+    let token = call.body.read(request::refresh_token)?;
+    let tokens = call.flows.refresh(&call.client, &token).await?;
     Ok(json_response(StatusCode::OK, &tokens))
 }
 
-async fn logout(State(state): SharedState, client: ClientContext, body: Json) -> HandlerResult {
-    let token = body.read(request::refresh_token)?;
-    let _audited = state.flows.logout(&client, &token).await?;
+async fn logout(call: Call) -> HandlerResult {
+    let token = call.body.read(request::refresh_token)?;
+    let _audited = call.flows.logout(&call.client, &token).await?;
     Ok(StatusCode::NO_CONTENT.into_response())
 }
 
-async fn forgot_password(
-    State(state): SharedState,
-    client: ClientContext,
-    body: Json,
-) -> HandlerResult {
-    let email = body.read(request::email)?;
+async fn forgot_password(call: Call) -> HandlerResult {
+    let email = call.body.read(request::email)?;
     // The response depends neither on the address nor on the outcome; the task in the background
     // writes the audit event.
-    state.flows.request_code(client, email);
+    call.flows.request_code(call.client, email);
     Ok(StatusCode::NO_CONTENT.into_response())
 }
 
-async fn reset_password(
-    State(state): SharedState,
-    client: ClientContext,
-    body: Json,
-) -> HandlerResult {
-    let request = body.read(request::reset)?;
-    let _audited = state.flows.reset_password(&client, &request).await?;
+async fn reset_password(call: Call) -> HandlerResult {
+    let request = call.body.read(request::reset)?;
+    let _audited = call.flows.reset_password(&call.client, &request).await?;
     Ok(StatusCode::NO_CONTENT.into_response())
 }
 
-async fn legacy_session(
-    State(state): SharedState,
-    client: ClientContext,
-    body: Result<Json, Problem>,
-) -> Response {
-    let flows = &state.flows;
+async fn legacy_session(call: Result<Call, Problem>) -> Response {
     let tokens = async {
-        let tokens = match body?.read(request::legacy_session)? {
+        let Call {
+            flows,
+            client,
+            body,
+        } = call?;
+        let tokens = match body.read(request::legacy_session)? {
             LegacySession::Login(request) => flows.sign_in(&client, &request).await?,
             LegacySession::Refresh(token) => flows.refresh(&client, &token).await?,
         };
         Ok::<_, Problem>(json_response(StatusCode::OK, &tokens))
     };
     let response = Box::pin(tokens).await.into_response();
+    let link = "</auth/login>; rel=\"successor-version\"";
+    let successor = (LINK, HeaderValue::from_static(link));
     let deprecation = (HeaderName::from_static("deprecation"), DEPRECATED_SINCE);
-    let successor = (
-        LINK,
-        HeaderValue::from_static("</auth/login>; rel=\"successor-version\""),
-    );
     ([deprecation, successor], response).into_response()
 }
 
@@ -189,11 +190,8 @@ async fn start_social_sign_in(
     let started = state
         .flows
         .start_social_sign_in(&client, provider, code_challenge);
-    let url = started.await?;
-    let location = HeaderValue::from_str(url.as_str()).map_err(|_| Code::Internal)?;
-    Ok(no_store(
-        (StatusCode::FOUND, [(LOCATION, location)]).into_response(),
-    ))
+    let location = (LOCATION, String::from(started.await?));
+    Ok(no_store((StatusCode::FOUND, [location]).into_response()))
 }
 
 /// `GET` or `POST /auth/social/login/callback`: the provider returns its parameters in the query, or
@@ -207,7 +205,7 @@ async fn social_callback(
     let query = query.unwrap_or_default();
     let callback = request::social_callback(&[query.as_bytes(), &form]);
     let landing = Box::pin(state.flows.finish_callback(&client, callback)).await?;
-    landing_response(&landing)
+    Ok(landing_response(&landing))
 }
 
 impl FromRequestParts<Arc<HttpState>> for ClientContext {

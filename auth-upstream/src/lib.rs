@@ -2,23 +2,6 @@
 //!
 //! The service speaks Amazon Cognito's protocol and keeps no sessions: a client holds JWTs of the
 //! pool and a refresh token that is sealed here. [`App`] is the process.
-//!
-//! The modules, in the order of the data flow:
-//!
-//! - `app`, `assembly`: the process, and the construction of its parts from the configuration.
-//! - `config`: settings from `conf/auth.toml` and the environment.
-//! - `diagnostics`: the checks of `postern-auth check`.
-//! - `http`: routes, decoding and encoding.
-//! - `flows`: one struct for each operation.
-//! - `protection`: attempt limits and response-time padding.
-//! - `pool`: the client of the user pool.
-//! - `actor_service`: the client of the service that stores profiles.
-//! - `account_messages`: the client of the service that sends messages.
-//! - `store`: SQL.
-//! - `audit_trail`: audit events in the database.
-//! - `crypto`: sealing and random values.
-//! - `telemetry`: audit log, metrics and rate-limited log events.
-//! - `client`: the client of a request.
 
 /// Defines an enum of values with stable names, as in labels, keys and responses.
 macro_rules! named {
@@ -30,7 +13,6 @@ macro_rules! named {
         }
 
         impl $enum {
-            /// Returns the stable name.
             pub(crate) fn name(self) -> &'static str {
                 match self {
                     $(Self::$variant => $name,)+

@@ -22,7 +22,10 @@ static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
 
 /// The authentication upstream: sign-in, registration, social sign-in and tokens.
 #[derive(Debug, Parser)]
-#[command(version, after_help = PROGRAM_EXAMPLES)]
+#[command(
+    version,
+    after_help = "Example:\n  postern-auth --config /etc/postern/auth.toml"
+)]
 struct CommandLine {
     /// The configuration file.
     #[arg(long, global = true, default_value = "conf/auth.toml")]
@@ -34,7 +37,7 @@ struct CommandLine {
 #[derive(Debug, clap::Subcommand)]
 enum Subcommand {
     /// Run the service (default).
-    #[command(after_help = RUN_EXAMPLES)]
+    #[command(after_help = "Example:\n  postern-auth run --config /etc/postern/auth.toml")]
     Run,
     /// Check the configuration, pools, app clients, keys and stores.
     #[command(after_help = CHECK_EXAMPLES)]
@@ -52,7 +55,7 @@ enum Subcommand {
     #[command(subcommand, after_help = AUDIT_EXAMPLES)]
     Audit(AuditCommand),
     /// Print the JSON schema of the configuration, for editors.
-    #[command(after_help = SCHEMA_EXAMPLES)]
+    #[command(after_help = "Example:\n  postern-auth schema > auth.schema.json")]
     Schema,
 }
 
@@ -64,14 +67,6 @@ enum AuditCommand {
     #[command(after_help = AUDIT_EXAMPLES)]
     List(TimelineArguments),
 }
-
-const PROGRAM_EXAMPLES: &str = "\
-Example:
-  postern-auth --config /etc/postern/auth.toml";
-
-const RUN_EXAMPLES: &str = "\
-Example:
-  postern-auth run --config /etc/postern/auth.toml";
 
 const CHECK_EXAMPLES: &str = "\
 Examples:
@@ -85,10 +80,6 @@ Examples:
   postern-auth audit list --user 6f1c7a52-0d0a-4a0e-9c0e-3a8f2f6f8a11 --json
   postern-auth audit list --request 0190f3a2-7c1e-7b6a-8f0e-2f6f8a113a8f
   postern-auth audit list --since 10m";
-
-const SCHEMA_EXAMPLES: &str = "\
-Example:
-  postern-auth schema > auth.schema.json";
 
 /// The JSON schema of the configuration. A test makes it from what the readers accept.
 const SCHEMA: &str = include_str!("../auth.schema.json");
@@ -145,8 +136,7 @@ async fn list_audit_events(mut config: Config, arguments: &TimelineArguments) ->
     let query = arguments.query(Clock::system().now())?;
     let reader = AuditReader::open(&mut config).await?;
     let timeline = reader.timeline(&query).await?;
-    arguments.write(&timeline, &mut std::io::stdout().lock());
-    Ok(())
+    arguments.print(&timeline)
 }
 
 async fn check(path: &Path, offline: bool) -> Result<Vec<CheckResult>, Exit> {

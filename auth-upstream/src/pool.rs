@@ -1,9 +1,7 @@
 //! The client of the actor pool: Amazon Cognito, or a server with the same API.
 //!
-//! Enters: credentials, codes and tokens of users. Leaves: tokens, challenges or a [`PoolFault`].
 //! Every call passes a circuit breaker. Calls under the operator's AWS credentials are in
-//! [`admin`] and [`users`]; the mapping of errors to problem codes is in [`error`]. Depends on `email` and
-//! `telemetry`.
+//! [`admin`] and [`users`]; the mapping of errors to problem codes is in [`error`].
 
 pub(crate) mod admin;
 mod circuit_breaker;
@@ -20,9 +18,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use aws_sdk_cognitoidentityprovider::Client;
-use aws_sdk_cognitoidentityprovider::types::{
-    AuthFlowType, AuthenticationResultType, ChallengeNameType,
-};
+use aws_sdk_cognitoidentityprovider::types::{AuthFlowType, ChallengeNameType};
 use postern_core::email::EmailAddress;
 use postern_core::identity::{IdentityConfig, Pool, SOCIAL_PROOF, SocialProofKey};
 use postern_core::{Clock, Secret};
@@ -31,13 +27,12 @@ use self::admin::{PoolAdmin, attribute};
 use self::circuit_breaker::PoolCircuitBreaker;
 use self::client::{AwsCredentials, pool_client};
 use self::error::{PoolFault, PoolResult};
-use self::sign_in_step::sign_in_step;
+use self::sign_in_step::StepResponse;
 pub(crate) use self::sign_in_step::{PoolChallenge, SignInStep};
 pub(crate) use self::social::SocialChallenge;
 pub(crate) use self::tokens::PoolTokens;
 use crate::telemetry::{Metrics, PoolOperation as Op};
 
-/// A client of the user pool in which users sign in.
 #[derive(Debug)]
 pub(crate) struct UserPool {
     client: Client,
@@ -52,32 +47,28 @@ pub(crate) struct UserPool {
     uses_refresh_auth: AtomicBool,
 }
 
-/// The result of SignUp.
 #[derive(Debug)]
 pub(crate) struct SignUpResult {
     pub(crate) subject: String,
     /// Whether the user can sign in without confirming the address.
     pub(crate) confirmed: bool,
-    /// Whether the pool has sent a code.
     pub(crate) code_sent: bool,
 }
 
 // === impl UserPool ===
 
-/// Builds a call for the user with an address.
 macro_rules! user_call {
     ($pool:expr, $operation:ident, $email:expr) => {
         $pool
             .client
             .$operation()
             .client_id(&$pool.pool.client_id)
-            .set_secret_hash($pool.secret_hash($email.as_str()))
+            .set_secret_hash($pool.pool.secret_hash($email.as_str()))
             .username($email.as_str())
     };
 }
 
 impl UserPool {
-    /// Creates a client whose calls take at most `deadline`.
     pub(crate) async fn open(
         identity: &IdentityConfig,
         credentials: Option<AwsCredentials>,
@@ -109,7 +100,6 @@ impl UserPool {
         }
     }
 
-    /// Returns the app client for which tokens are issued.
     pub(crate) fn client_id(&self) -> &str {
         &self.pool.client_id
     }
@@ -117,16 +107,36 @@ impl UserPool {
     /// Signs in with a password. The secret hash is computed over `name`, which may be an e-mail
     /// address.
     pub(crate) async fn sign_in(&self, name: &str, password: &Secret) -> PoolResult<SignInStep> {
+        let password = Some(("PASSWORD", password.expose()));
+        let response = self.initiate(AuthFlowType::UserPasswordAuth, name, password);
+        response.await?.step(Op::InitiateAuth, name)
+    }
+
+    /// Calls InitiateAuth for a user, whose name is not sent to refresh.
+    async fn initiate(
+        &self,
+        flow: AuthFlowType,
+        name: &str,
+        credential: Option<(&str, &str)>,
+    ) -> PoolResult<StepResponse> {
         let mut parameters = self.parameters(name);
-        parameters.insert("PASSWORD".to_owned(), password.expose().to_owned());
+        if flow == AuthFlowType::RefreshTokenAuth {
+            parameters.remove("USERNAME");
+        }
+        parameters.extend(credential.map(|(name, value)| (name.to_owned(), value.to_owned())));
         let call = self
             .client
             .initiate_auth()
-            .auth_flow(AuthFlowType::UserPasswordAuth)
+            .auth_flow(flow)
             .client_id(&self.pool.client_id)
             .set_auth_parameters(Some(parameters));
         let response = self.breaker.call(Op::InitiateAuth, call.send()).await?;
-        sign_in_step!(Op::InitiateAuth, name, response)
+        Ok(StepResponse {
+            result: response.authentication_result,
+            challenge: response.challenge_name,
+            session: response.session,
+            parameters: response.challenge_parameters,
+        })
     }
 
     /// Responds to a challenge. `username` is the pool's user name.
@@ -156,14 +166,17 @@ impl UserPool {
             .challenge_name(ChallengeNameType::from(challenge))
             .session(session)
             .set_challenge_responses(Some(parameters));
-        let response = self
-            .breaker
-            .call(Op::RespondToAuthChallenge, call.send())
-            .await?;
-        sign_in_step!(Op::RespondToAuthChallenge, username, response)
+        let operation = Op::RespondToAuthChallenge;
+        let response = self.breaker.call(operation, call.send()).await?;
+        let response = StepResponse {
+            result: response.authentication_result,
+            challenge: response.challenge_name,
+            session: response.session,
+            parameters: response.challenge_parameters,
+        };
+        response.step(operation, username)
     }
 
-    /// Creates a user who signs in with an e-mail address.
     pub(crate) async fn sign_up(
         &self,
         email: &EmailAddress,
@@ -197,7 +210,6 @@ impl UserPool {
         self.breaker.run(Op::ConfirmSignUp, call.send()).await
     }
 
-    /// Requests another confirmation code.
     pub(crate) async fn resend_code(&self, email: &EmailAddress) -> PoolResult {
         let call = user_call!(self, resend_confirmation_code, email);
         self.breaker
@@ -236,48 +248,24 @@ impl UserPool {
     ) -> PoolResult<PoolTokens> {
         let operation = Op::GetTokensFromRefreshToken;
         let result = if uses_refresh_auth {
+            let token = Some(("REFRESH_TOKEN", token));
+            let refreshed = self.initiate(AuthFlowType::RefreshTokenAuth, username, token);
             // What is refused is a refresh token, not a password.
-            let refreshed = self.refresh_token_auth(username, token).await;
-            refreshed.map_err(|fault| PoolFault { operation, ..fault })?
+            let refreshed = refreshed.await;
+            refreshed
+                .map_err(|fault| PoolFault { operation, ..fault })?
+                .result
         } else {
-            self.get_tokens_from_refresh_token(token).await?
+            let call = self
+                .client
+                .get_tokens_from_refresh_token()
+                .client_id(&self.pool.client_id)
+                .set_client_secret(self.client_secret())
+                .refresh_token(token);
+            let response = self.breaker.call(operation, call.send()).await?;
+            response.authentication_result
         };
         PoolTokens::read(operation, result)
-    }
-
-    async fn refresh_token_auth(
-        &self,
-        username: &str,
-        token: &str,
-    ) -> PoolResult<Option<AuthenticationResultType>> {
-        let mut parameters = self.parameters(username);
-        parameters.remove("USERNAME");
-        parameters.insert("REFRESH_TOKEN".to_owned(), token.to_owned());
-        let call = self
-            .client
-            .initiate_auth()
-            .auth_flow(AuthFlowType::RefreshTokenAuth)
-            .client_id(&self.pool.client_id)
-            .set_auth_parameters(Some(parameters));
-        let response = self.breaker.call(Op::InitiateAuth, call.send()).await?;
-        Ok(response.authentication_result)
-    }
-
-    async fn get_tokens_from_refresh_token(
-        &self,
-        token: &str,
-    ) -> PoolResult<Option<AuthenticationResultType>> {
-        let call = self
-            .client
-            .get_tokens_from_refresh_token()
-            .client_id(&self.pool.client_id)
-            .set_client_secret(self.client_secret())
-            .refresh_token(token);
-        let response = self
-            .breaker
-            .call(Op::GetTokensFromRefreshToken, call.send())
-            .await?;
-        Ok(response.authentication_result)
     }
 
     /// Revokes a refresh token and all access tokens issued for it.
@@ -291,13 +279,11 @@ impl UserPool {
         self.breaker.run(Op::RevokeToken, call.send()).await
     }
 
-    /// Requests a code for a password reset.
     pub(crate) async fn forgot_password(&self, email: &EmailAddress) -> PoolResult {
         let call = user_call!(self, forgot_password, email);
         self.breaker.run(Op::ForgotPassword, call.send()).await
     }
 
-    /// Sets a new password with a code.
     pub(crate) async fn reset_password(
         &self,
         email: &EmailAddress,
@@ -323,16 +309,10 @@ impl UserPool {
         Some(secret.expose().to_owned())
     }
 
-    fn secret_hash(&self, name: &str) -> Option<String> {
-        self.pool.secret_hash(name)
-    }
-
     fn parameters(&self, name: &str) -> HashMap<String, String> {
         let mut parameters = HashMap::from([("USERNAME".to_owned(), name.to_owned())]);
-        parameters.extend(
-            self.secret_hash(name)
-                .map(|hash| ("SECRET_HASH".to_owned(), hash)),
-        );
+        let hash = self.pool.secret_hash(name);
+        parameters.extend(hash.map(|hash| ("SECRET_HASH".to_owned(), hash)));
         parameters
     }
 }

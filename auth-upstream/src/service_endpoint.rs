@@ -17,7 +17,6 @@ pub(crate) struct ServiceEndpoint {
     pub(crate) client: ServiceClient,
     pub(crate) base: Url,
     pub(crate) availability: Dependency,
-    /// Timeout of one call.
     pub(crate) timeout: Duration,
 }
 
@@ -25,9 +24,6 @@ pub(crate) struct ServiceEndpoint {
 
 impl ServiceEndpoint {
     /// Calls the service once, with an idempotency key if there is one.
-    ///
-    /// # Errors
-    /// The cause, if there is no response.
     pub(crate) async fn call(
         &self,
         method: Method,

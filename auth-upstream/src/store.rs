@@ -1,9 +1,6 @@
 //! The durable store, with all SQL of this crate. The statements are the same for PostgreSQL and
 //! SQLite, which agree on `$1` and `ON CONFLICT`.
 //!
-//! Enters: registrations in progress, social identities and sealed tokens. Leaves: rows, or a
-//! [`StoreError`] within 2 s. Depends on `crypto` and `telemetry`.
-//!
 //! - `auth_keys`: the generated sealing key, if the configuration has none.
 //! - `auth_pending_registrations`: registrations that are neither completed nor undone, with the
 //!   address as keyed hash and sealed: what is deleted stays in free pages and logs of a database.
@@ -27,7 +24,7 @@ use postern_store::{from_row, with_dialect};
 
 pub(crate) use self::audit::{AuditPosition, AuditQuery, AuditRow, AuditSelector};
 use self::schema::MIGRATIONS;
-pub(crate) use self::social_identities::SocialIdentity;
+pub(crate) use self::social_identities::{SocialId, SocialIdentity};
 use crate::crypto::{KeyRing, SealingKey, random};
 
 const INSERT_KEY: &str =
@@ -57,11 +54,9 @@ const EXPEDITE_REGISTRATION: &str =
 const COUNT_REGISTRATIONS: &str =
     "SELECT COUNT(*) AS pending FROM auth_pending_registrations WHERE profile IS NULL";
 
-/// The store of the authentication upstream.
 #[derive(Clone, Debug)]
 pub(crate) struct AuthStore {
     database: Database,
-    /// Seals the addresses of registrations.
     key_ring: Arc<KeyRing>,
 }
 
@@ -89,12 +84,10 @@ from_row!(PendingRegistration {
     attempts: i64,
 });
 
-/// A failed statement.
 #[derive(Debug, thiserror::Error)]
 #[error("statement failed: {0}")]
 pub(crate) struct StoreError(#[from] sqlx::Error);
 
-/// The result of a statement.
 type Stored<T = ()> = Result<T, StoreError>;
 
 /// The sealing context of addresses, followed by the id of the registration.
@@ -102,7 +95,6 @@ const EMAIL_CONTEXT: &str = "postern pending registration";
 /// Timeout of a statement, including the wait for a connection.
 const STATEMENT_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Runs statements within [`STATEMENT_TIMEOUT`].
 async fn with_timeout<T>(work: impl Future<Output = Result<T, sqlx::Error>>) -> Stored<T> {
     let done = tokio::time::timeout(STATEMENT_TIMEOUT, work).await;
     done.unwrap_or(Err(sqlx::Error::PoolTimedOut))
@@ -163,7 +155,6 @@ impl From<StoreError> for Problem {
 // === impl AuthStore ===
 
 impl AuthStore {
-    /// Migrates the tables of an open database.
     pub(crate) async fn new(database: Database) -> Result<Self, Exit> {
         database.migrate(&MIGRATIONS).await?;
         Ok(Self::of(database))
@@ -192,12 +183,10 @@ impl AuthStore {
         self.database.verify_writable(&MIGRATIONS).await
     }
 
-    /// Returns the database.
     pub(crate) fn database(&self) -> &Database {
         &self.database
     }
 
-    /// Corrects a clock to that of the database.
     pub(crate) async fn synchronize(&self, clock: &Clock) -> Stored {
         with_timeout(self.database.synchronize(clock)).await
     }
@@ -233,23 +222,20 @@ impl AuthStore {
         let hash = self.key_ring.email_hash(email);
         let sealed = self.key_ring.seal(&[EMAIL_CONTEXT, id], email.as_bytes());
         let (began_at, due_at) = (began_at.0, due_at.0);
-        execute!(self, INSERT_REGISTRATION; id, &hash[..], &sealed, began_at, due_at).map(drop)
+        execute!(self, INSERT_REGISTRATION; id, hash, &sealed, began_at, due_at).map(drop)
     }
 
-    /// Stores the subject of the user that a registration created.
     pub(crate) async fn set_registration_subject(&self, id: &str, subject: &str) -> Stored {
         execute!(self, SET_REGISTRATION_SUBJECT; id, subject).map(drop)
     }
 
-    /// Deletes a registration that is completed or undone.
     pub(crate) async fn delete_registration(&self, id: &str) -> Stored {
         execute!(self, DELETE_REGISTRATION; id).map(drop)
     }
 
-    /// Deletes all registrations of an address.
     pub(crate) async fn delete_registrations_of(&self, email: &str) -> Stored {
         for hash in self.key_ring.email_hashes(email) {
-            execute!(self, DELETE_REGISTRATIONS_OF; &hash[..])?;
+            execute!(self, DELETE_REGISTRATIONS_OF; hash)?;
         }
         Ok(())
     }
@@ -265,7 +251,7 @@ impl AuthStore {
     ) -> Stored {
         execute!(self, AWAIT_CONFIRMATION; id, profile, due_at.0)?;
         for hash in self.key_ring.email_hashes(email) {
-            execute!(self, DELETE_INTERRUPTED; &hash[..])?;
+            execute!(self, DELETE_INTERRUPTED; hash)?;
         }
         Ok(())
     }
@@ -274,7 +260,7 @@ impl AuthStore {
     pub(crate) async fn awaiting_registration(&self, email: &str) -> Stored<Option<String>> {
         for hash in self.key_ring.email_hashes(email) {
             let found: Option<(String,)> =
-                fetch!(self.writer, fetch_optional, SELECT_AWAITING; &hash[..])?;
+                fetch!(self.writer, fetch_optional, SELECT_AWAITING; hash)?;
             if let Some((id,)) = found {
                 return Ok(Some(id));
             }
@@ -292,7 +278,6 @@ impl AuthStore {
         execute!(self, POSTPONE_REGISTRATION; id, due_at.0).map(drop)
     }
 
-    /// Returns registrations that are due at `now`, oldest first.
     pub(crate) async fn due_registrations(
         &self,
         now: Timestamp,
@@ -304,7 +289,6 @@ impl AuthStore {
         Ok(due.into_iter().map(open).collect())
     }
 
-    /// Returns the registration of this id, if it is pending.
     pub(crate) async fn registration(&self, id: &str) -> Stored<Option<PendingRegistration>> {
         let found: Option<PendingRegistration> =
             fetch!(self.writer, fetch_optional, SELECT_REGISTRATION; id)?;

@@ -8,6 +8,7 @@ mod requests;
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::Debug;
+use std::ops::Deref;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -18,7 +19,6 @@ use postern_core::config::{Env, parse};
 use postern_core::identity::{SOCIAL_PROOF_KEY, SocialProofKey};
 use postern_core::{Clock, Code, Problem, Secret};
 use postern_service::http::{Limits, serve};
-use postern_store::cache::testing::TestCache;
 use postern_store::database::testing::{self, TestDatabase};
 use serde_json::Value;
 use tokio_util::sync::CancellationToken;
@@ -38,7 +38,6 @@ use crate::flows::{
 use crate::http::router;
 use crate::telemetry::{Audited, AuditedResult};
 
-/// The address of most tests' user, and a password.
 pub(crate) const ADA: &str = "ada@example.com";
 pub(crate) const PASSWORD: &str = "Password-1";
 
@@ -59,22 +58,18 @@ pub(crate) struct ReplicaSettings {
     deadline: Option<Duration>,
 }
 
-/// Deviations of a fixture from the defaults.
+/// Options of a fixture, with the defaults at first.
 #[derive(Default)]
 pub(crate) struct FixtureOptions {
     /// Lines for the root table of the configuration.
     pub(crate) config: &'static str,
-    /// Lines for `[social]`.
     pub(crate) social: &'static str,
     /// Shortens the timeouts of calls to the pool and to the provider.
     pub(crate) deadline: Option<Duration>,
-    /// Whether there are no AWS credentials.
     pub(crate) no_credentials: bool,
-    /// Whether there is no key for social sign-in.
     pub(crate) no_proof_key: bool,
-    /// The shared cache; memory if neither field is set.
-    pub(crate) cache: Option<TestCache>,
-    pub(crate) cache_url: Option<String>,
+    /// The URL of the shared cache; memory by default.
+    pub(crate) cache: Option<String>,
     /// The database; a SQLite file by default.
     pub(crate) database: Option<TestDatabase>,
     /// The clock of the machine; a manual one by default.
@@ -85,61 +80,34 @@ pub(crate) struct FixtureOptions {
 
 impl Fixture {
     pub(crate) async fn new() -> Self {
-        Self::with(FixtureOptions::default()).await
+        Self::with(|_| {}).await
     }
 
     /// Creates a fixture with lines in the root table of the configuration.
     pub(crate) async fn with_config(config: &'static str) -> Self {
-        Self::with(FixtureOptions {
-            config,
-            ..FixtureOptions::default()
-        })
-        .await
+        Self::with(|it| it.config = config).await
     }
 
-    /// Creates a fixture without AWS credentials.
     pub(crate) async fn without_credentials() -> Self {
-        Self::with(FixtureOptions {
-            no_credentials: true,
-            ..FixtureOptions::default()
-        })
-        .await
+        Self::with(|it| it.no_credentials = true).await
     }
 
-    /// Creates a fixture without a key for social sign-in.
     pub(crate) async fn without_proof_key() -> Self {
-        Self::with(FixtureOptions {
-            no_proof_key: true,
-            ..FixtureOptions::default()
-        })
-        .await
+        Self::with(|it| it.no_proof_key = true).await
     }
 
     /// Creates a fixture with lines in `[social]`.
     pub(crate) async fn with_social(social: &'static str) -> Self {
-        Self::with(FixtureOptions {
-            social,
-            ..FixtureOptions::default()
-        })
-        .await
+        Self::with(|it| it.social = social).await
     }
 
     /// Creates a fixture with a cache, or with one that nobody answers for.
     pub(crate) async fn with_cache(url: impl Into<String>) -> Self {
-        Self::with(FixtureOptions {
-            cache_url: Some(url.into()),
-            ..FixtureOptions::default()
-        })
-        .await
+        Self::with(|it| it.cache = Some(url.into())).await
     }
 
-    /// Creates a fixture with a database.
     pub(crate) async fn with_database(database: TestDatabase) -> Self {
-        Self::with(FixtureOptions {
-            database: Some(database),
-            ..FixtureOptions::default()
-        })
-        .await
+        Self::with(|it| it.database = Some(database)).await
     }
 
     /// Creates a fixture in which codes confirm registrations.
@@ -149,7 +117,7 @@ impl Fixture {
 
     /// Returns the messages that were sent to an address with a template, in their order.
     pub(crate) fn messages(&self, address: &str, template: &str) -> Vec<Value> {
-        let mut sent = self.proxy().bodies("/notifications");
+        let mut sent = self.bodies("/notifications");
         sent.retain(|body| body["recipient"]["email"] == address && body["template"] == template);
         sent
     }
@@ -163,7 +131,9 @@ impl Fixture {
         code.expect("a code").to_owned()
     }
 
-    pub(crate) async fn with(options: FixtureOptions) -> Self {
+    pub(crate) async fn with(choose: impl FnOnce(&mut FixtureOptions)) -> Self {
+        let mut options = FixtureOptions::default();
+        choose(&mut options);
         let stopped = || Clock::manual(Timestamp::parse("2026-11-20T07:30:00Z").expect("a time"));
         let clock = options.clock.unwrap_or_else(stopped);
         let development = Development::start(&clock).await;
@@ -171,8 +141,7 @@ impl Fixture {
             Some(database) => database,
             None => testing::sqlite().await,
         };
-        let cache = options.cache.map(|cache| cache.url).or(options.cache_url);
-        let cache = cache.unwrap_or_else(|| "memory:".to_owned());
+        let cache = options.cache.unwrap_or_else(|| "memory:".to_owned());
         let url = &development.url;
         let file = format!(
             "database = '{}'\ncache = '{cache}'\nactor_service = '{url}'\n\
@@ -206,17 +175,10 @@ impl Fixture {
         }
     }
 
-    /// Returns the identity pool.
     pub(crate) fn pool(&self) -> &PoolOperator {
         &self.development.pool
     }
 
-    /// Returns the proxy before the development services.
-    pub(crate) fn proxy(&self) -> &FaultProxy {
-        &self.development.faults
-    }
-
-    /// Returns the base URL of the development services.
     pub(crate) fn development_url(&self) -> &str {
         &self.development.url
     }
@@ -226,7 +188,6 @@ impl Fixture {
         self.pool().add_user(ADA, PASSWORD, true).await
     }
 
-    /// Returns whether the actor service has a profile of Ada.
     pub(crate) async fn has_profile(&self) -> bool {
         let Some(subject) = self.pool().subject(ADA).await else {
             return false;
@@ -235,7 +196,6 @@ impl Fixture {
         found.expect("the actor service answers")
     }
 
-    /// Returns the flows.
     pub(crate) fn flows(&self) -> &Arc<Flows> {
         &self.service.flows
     }
@@ -245,7 +205,6 @@ impl Fixture {
         sign_in(&self.service, &client(), ADA, password).await
     }
 
-    /// Signs Ada in from an address.
     pub(crate) async fn sign_in_at(
         &self,
         address: &str,
@@ -254,7 +213,6 @@ impl Fixture {
         sign_in(&self.service, &client_at(address), ADA, password).await
     }
 
-    /// Refreshes tokens.
     pub(crate) async fn refresh(&self, tokens: &TokenSet) -> Result<TokenSet, Problem> {
         let client = client();
         let refreshed = self.flows().refresh(&client, &tokens.refresh_token);
@@ -275,7 +233,6 @@ impl Fixture {
         done.await.expect("reset");
     }
 
-    /// Resets Ada's password.
     pub(crate) async fn try_reset(
         &self,
         client: &ClientContext,
@@ -286,7 +243,6 @@ impl Fixture {
         plain(self.flows().reset_password(client, &request).await)
     }
 
-    /// Confirms the address of a registration.
     pub(crate) async fn confirm(
         &self,
         client: &ClientContext,
@@ -325,7 +281,6 @@ impl Fixture {
         task.expect("a task").await.expect("no panic");
     }
 
-    /// Exchanges a temporary token.
     pub(crate) async fn exchange(&self, token: &str) -> ExchangedIdentity {
         let exchanged = self.try_exchange(token, None).await;
         exchanged.expect("a valid token")
@@ -346,7 +301,6 @@ impl Fixture {
         self.exchange(&landing.value).await
     }
 
-    /// Returns the number of pending registrations.
     pub(crate) async fn pending_registrations(&self) -> i64 {
         let count = self.service.store.count_registrations().await;
         count.expect("the store answers")
@@ -358,7 +312,6 @@ impl Fixture {
         resolved.expect("the store answers")
     }
 
-    /// Starts another replica with the same stores.
     pub(crate) async fn replica(&self) -> Arc<AuthService> {
         self.settings.start(&self.clock).await
     }
@@ -374,7 +327,6 @@ impl Fixture {
         settings.start(&self.clock).await
     }
 
-    /// Returns the key for social sign-in.
     pub(crate) fn proof_key(&self) -> SocialProofKey {
         let key = SocialProofKey::parse(self.development.variable(SOCIAL_PROOF_KEY));
         key.expect("a key")
@@ -384,6 +336,15 @@ impl Fixture {
     pub(crate) async fn serve(&self) -> String {
         let flows = Arc::clone(&self.service.flows);
         serve_router(router(flows, self.service.trusted_proxies.clone())).await
+    }
+}
+
+/// The proxy before the development services.
+impl Deref for Fixture {
+    type Target = FaultProxy;
+
+    fn deref(&self) -> &FaultProxy {
+        &self.development.faults
     }
 }
 
@@ -421,7 +382,6 @@ pub(crate) async fn serve_router(router: axum::Router) -> String {
     format!("http://{address}")
 }
 
-/// Signs in at a replica.
 pub(crate) async fn sign_in(
     service: &AuthService,
     client: &ClientContext,
@@ -432,7 +392,6 @@ pub(crate) async fn sign_in(
     plain(service.flows.sign_in(client, &request).await)
 }
 
-/// Registers a user at a replica.
 pub(crate) async fn register(
     service: &AuthService,
     client: &ClientContext,
@@ -466,18 +425,15 @@ pub(crate) async fn land(
     landing.expect("social sign-in is on").into_inner()
 }
 
-/// Returns the session of a challenge.
 pub(crate) fn session_of(problem: &Problem) -> String {
     let session = &problem.to_json("id")["challenge"]["session"];
     session.as_str().expect("a session").to_owned()
 }
 
-/// Returns a client without an address.
 pub(crate) fn client() -> ClientContext {
     ClientContext::new("test".into(), None)
 }
 
-/// Returns a client with an address.
 pub(crate) fn client_at(address: &str) -> ClientContext {
     ClientContext::new("test".into(), Some(address.parse().expect("an address")))
 }

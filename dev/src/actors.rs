@@ -8,7 +8,7 @@ use std::sync::Arc;
 use axum::Router;
 use axum::extract::{Path, RawQuery, State};
 use axum::response::Response;
-use axum::routing::{MethodFilter, get, post, put};
+use axum::routing::{get, post, put};
 use http::StatusCode;
 use postern_core::clock::Timestamp;
 use postern_core::decode::{Field, Object, Value as Node};
@@ -24,21 +24,19 @@ use crate::samples::{Sample, Samples};
 const ACTOR: &str = "actor";
 const FEATURE: &str = "feature";
 
-/// Maximum number of actors in a listing.
 const MAX_LISTED: usize = 200;
 
 /// Maximum size of a profile or of a feature's settings, in bytes of JSON.
 const MAX_OBJECT_BYTES: usize = 64 << 10;
 
-/// Group whose members may change features.
 const ADMIN_GROUP: &str = "admin";
 
-/// Builds the router of the service.
 pub(crate) fn router(samples: Arc<Samples>) -> Router {
     Router::new()
+        // Would be an actor id at the next route.
         .route(
             "/actors/register",
-            post(register).on(MethodFilter::GET, register_not_found),
+            post(register).get(|| async { Code::NotFound }),
         )
         .route("/actors/{id}", get(actor))
         .route("/actor", get(actors))
@@ -46,12 +44,6 @@ pub(crate) fn router(samples: Arc<Samples>) -> Router {
         .route("/candidates/{id}", get(candidate))
         .route("/admin/features/{name}", put(feature))
         .with_state(samples)
-}
-
-/// Answers `GET /actors/register`, which the route `/actors/{id}` would otherwise take for an actor
-/// id.
-async fn register_not_found() -> Problem {
-    Code::NotFound.into()
 }
 
 /// `POST /actors/register`, permitted to the authentication upstream only. Idempotent.
@@ -86,7 +78,6 @@ fn own_fields(actor: &Value) -> (Value, Value) {
     (actor["email"].clone(), profile)
 }
 
-/// Reads the fields that actors and candidates have.
 fn read_actor(
     object: &Object<'_>,
     actor_id: Option<String>,
@@ -219,12 +210,8 @@ async fn feature(
     Path(name): Path<String>,
     body: Json,
 ) -> Result<Response, Problem> {
-    if !caller
-        .user()?
-        .groups
-        .iter()
-        .any(|group| group == ADMIN_GROUP)
-    {
+    let mut groups = caller.user()?.groups.iter();
+    if !groups.any(|group| group == ADMIN_GROUP) {
         return Err(Problem::new(Code::InsufficientScope)
             .detail("Only the group admin may change features."));
     }

@@ -13,14 +13,12 @@ use std::sync::Arc;
 
 use crate::samples::Samples;
 
-/// The caller, verified from the request's token.
 #[derive(Debug)]
 pub(crate) struct VerifiedCaller(pub(crate) token::Caller);
 
 // === impl VerifiedCaller ===
 
 impl VerifiedCaller {
-    /// Returns the calling user. Fails if the caller is a service.
     pub(crate) fn user(&self) -> Result<&Arc<User>, Problem> {
         self.0.user().ok_or_else(|| Code::UserRequired.into())
     }
@@ -42,7 +40,6 @@ impl VerifiedCaller {
         })
     }
 
-    /// Fails for users who are not recruiters.
     pub(crate) fn recruiter(&self) -> Result<(), Problem> {
         let is_recruiter = self.is_recruiter();
         is_recruiter
@@ -71,7 +68,6 @@ impl FromRequestParts<Arc<Samples>> for VerifiedCaller {
     }
 }
 
-/// Returns 201 with the location of what was created.
 pub(crate) fn created(location: &str, body: &impl serde::Serialize) -> Response {
     ([(LOCATION, location)], json(StatusCode::CREATED, body)).into_response()
 }

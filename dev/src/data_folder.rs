@@ -12,6 +12,8 @@ use postern_core::Secret;
 use postern_core::exit::Exit;
 use postern_core::files::replace_private;
 
+use crate::random;
+
 /// The data folder, locked by this process. The lock is released on drop, and by the operating
 /// system if the process is killed.
 #[derive(Debug)]
@@ -79,7 +81,7 @@ impl DataFolder {
             let text = String::from_utf8(bytes).unwrap_or_default();
             return Ok(Secret::new(text.trim().to_owned()));
         }
-        let secret = encode(&random()?);
+        let secret = encode(&random::bytes());
         write_private(&path, secret.as_bytes())?;
         Ok(Secret::new(secret))
     }
@@ -105,24 +107,8 @@ fn create_private(path: &Path) -> Result<(), Exit> {
 /// Returns the `sqlite://` URL of a path.
 #[must_use]
 pub fn database_url(path: &Path) -> String {
-    format!(
-        "sqlite://{}",
-        path.display()
-            .to_string()
-            .replace('%', "%25")
-            .replace('?', "%3F")
-    )
-}
-
-/// Returns 32 bytes from the operating system's random generator.
-///
-/// # Errors
-/// Exits with status 69 if that fails.
-pub fn random() -> Result<[u8; 32], Exit> {
-    let mut bytes = [0; 32];
-    getrandom::fill(&mut bytes)
-        .map_err(|_| Exit::unavailable("the operating system's random generator failed"))?;
-    Ok(bytes)
+    let path = path.display().to_string();
+    format!("sqlite://{}", path.replace('%', "%25").replace('?', "%3F"))
 }
 
 /// Encodes 32 bytes as 43 characters that need no quoting.

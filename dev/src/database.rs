@@ -10,9 +10,10 @@ use crate::data_folder::database_url;
 const MIGRATIONS: Migrations = Migrations {
     owner: "postern_development",
     postgres: &[],
-    sqlite: &[(
-        1,
-        "CREATE TABLE sample (
+    sqlite: &[
+        (
+            1,
+            "CREATE TABLE sample (
             kind TEXT NOT NULL,
             id TEXT NOT NULL,
             owner TEXT NOT NULL,
@@ -25,11 +26,26 @@ const MIGRATIONS: Migrations = Migrations {
             summary TEXT NOT NULL,
             message BLOB NOT NULL
         ) STRICT, WITHOUT ROWID;",
-    )],
+        ),
+        (
+            2,
+            "CREATE TABLE pool_entity (
+            kind TEXT NOT NULL,
+            id TEXT NOT NULL,
+            value TEXT NOT NULL,
+            PRIMARY KEY (kind, id)
+        ) STRICT;
+        -- The rows of mail are wide: counting them from the newest reads this index instead.
+        CREATE INDEX mail_ids ON mail (id);",
+        ),
+    ],
 };
 
 /// Opens the database and applies its migrations.
-pub(crate) async fn open(path: &Path) -> Result<Sqlite, Exit> {
+///
+/// # Errors
+/// Exits with status 69 if it is unavailable.
+pub async fn open(path: &Path) -> Result<Sqlite, Exit> {
     let database = Database::open(
         &database_url(path),
         DatabaseOptions::new("postern-development"),

@@ -21,29 +21,16 @@ use uuid::Uuid;
 
 use self::upload_file::IncomingFile;
 use crate::caller::{VerifiedCaller, created};
-use crate::samples::{Sample, Samples, StoreError};
+use crate::samples::{Sample, Samples, store_problem};
 
 const RESUME: &str = "resume";
 
-/// Maximum number of documents in a listing.
 const MAX_LISTED: usize = 200;
 
-/// Maximum size of a request body in bytes.
 const MAX_UPLOAD_BYTES: u64 = 100 << 20;
 
-/// Maximum size of `candidateId` in bytes.
 const MAX_ID_BYTES: u64 = 128;
 
-/// A form that is being received.
-#[derive(Debug, Default)]
-struct UploadForm {
-    candidate_id: String,
-    resume: Option<IncomingFile>,
-    /// Names of unknown and of repeated fields.
-    surplus: Vec<String>,
-}
-
-/// Builds the router of the service.
 pub(crate) fn router(samples: Arc<Samples>) -> Router {
     Router::new()
         .route("/resumes", get(resumes).post(upload))
@@ -60,21 +47,8 @@ async fn upload(
     headers: HeaderMap,
     body: Body,
 ) -> Result<Response, Problem> {
-    let content_type = headers
-        .get(CONTENT_TYPE)
-        .and_then(|value| value.to_str().ok());
-    let boundary = multer::parse_boundary(content_type.unwrap_or_default()).map_err(|_| {
-        let detail = "Content-Type must be multipart/form-data with a boundary";
-        Problem::new(Code::UnsupportedMediaType).detail(detail)
-    })?;
-    let limit = SizeLimit::new()
-        .whole_stream(MAX_UPLOAD_BYTES)
-        .for_field("candidateId", MAX_ID_BYTES);
-    let limit = Constraints::new().size_limit(limit);
-    let parts = Multipart::with_constraints(body.into_data_stream(), boundary, limit);
+    let (candidate_id, file) = receive(&samples.folder, &headers, body).await?;
     let id = Uuid::now_v7().to_string();
-    let form = receive_form(&samples.folder, parts).await?;
-    let (candidate_id, file) = form.validate()?;
     let content_type = file.content_type.clone();
     let mut resume = json!({
         "resumeId": id,
@@ -85,7 +59,7 @@ async fn upload(
         "createdAt": samples.clock.now(),
     });
     let persisted = file.persist(&samples.folder, &id).await;
-    resume["sha256"] = persisted.map_err(StoreError::from)?.into();
+    resume["sha256"] = persisted.map_err(folder_problem)?.into();
     let owner = caller.0.subject();
     samples.insert(RESUME, &id, owner, &resume).await?;
     Ok(created(&format!("/resumes/{id}"), &resume))
@@ -128,42 +102,82 @@ async fn resumes(
     Ok(json(StatusCode::OK, &json!({ "resumes": resumes })))
 }
 
-/// Receives the whole body and writes the file to disk.
-async fn receive_form(
+/// Receives the whole body and writes the file to disk. Fails with 400 for all missing and surplus
+/// fields, and with 422 for an empty file.
+async fn receive(
     folder: &path::Path,
-    mut parts: Multipart<'_>,
-) -> Result<UploadForm, Problem> {
-    let mut form = UploadForm::default();
-    while let Some(field) = parts
-        .next_field()
-        .await
-        .map_err(|error| body_error(&error))?
-    {
+    headers: &HeaderMap,
+    body: Body,
+) -> Result<(String, IncomingFile), Problem> {
+    let content_type = headers.get(CONTENT_TYPE);
+    let content_type = content_type.and_then(|value| value.to_str().ok());
+    let boundary = multer::parse_boundary(content_type.unwrap_or_default()).map_err(|_| {
+        let detail = "Content-Type must be multipart/form-data with a boundary";
+        Problem::new(Code::UnsupportedMediaType).detail(detail)
+    })?;
+    let limit = SizeLimit::new()
+        .whole_stream(MAX_UPLOAD_BYTES)
+        .for_field("candidateId", MAX_ID_BYTES);
+    let limit = Constraints::new().size_limit(limit);
+    let mut parts = Multipart::with_constraints(body.into_data_stream(), boundary, limit);
+    let (mut candidate_id, mut resume) = (String::new(), None);
+    let mut mistakes = Vec::new();
+    while let Some(field) = parts.next_field().await.map_err(body_error)? {
         match field.name().unwrap_or_default() {
-            "candidateId" if form.candidate_id.is_empty() => {
-                form.candidate_id = field.text().await.map_err(|error| body_error(&error))?;
+            "candidateId" if candidate_id.is_empty() => {
+                candidate_id = field.text().await.map_err(body_error)?;
             }
-            "resume" if form.resume.is_none() => {
-                form.resume = Some(receive_file(folder, field).await?);
+            "resume" if resume.is_none() => resume = Some(receive_file(folder, field).await?),
+            other => {
+                let pointer = format!("/{}", other.replace('~', "~0").replace('/', "~1"));
+                mistakes.push((pointer, "unknown_field", "is not a field, or is repeated"));
             }
-            other => form.surplus.push(other.to_owned()),
         }
     }
-    Ok(form)
+    for (name, is_absent) in [
+        ("/candidateId", candidate_id.is_empty()),
+        ("/resume", resume.is_none()),
+    ] {
+        if is_absent {
+            mistakes.push((name.to_owned(), "missing_field", "is required"));
+        }
+    }
+    match resume {
+        Some(file) if mistakes.is_empty() && file.size > 0 => Ok((candidate_id, file)),
+        Some(_) if mistakes.is_empty() => {
+            let problem = Problem::new(Code::ValidationFailed);
+            Err(problem.error("/resume", "empty_file", "the file is empty"))
+        }
+        Some(_) | None => {
+            let problem = Problem::new(Code::InvalidRequest);
+            let add = |problem: Problem, (pointer, code, detail): (String, _, _)| {
+                problem.error(&pointer, code, detail)
+            };
+            Err(mistakes.into_iter().fold(problem, add))
+        }
+    }
 }
 
 async fn receive_file(folder: &path::Path, mut field: Field<'_>) -> Result<IncomingFile, Problem> {
     let name = field.file_name().unwrap_or_default().to_owned();
     let content_type = field.content_type().map(ToString::to_string);
     let created = IncomingFile::create(folder, name, content_type);
-    let mut file = created.map_err(StoreError::from)?;
-    while let Some(bytes) = field.chunk().await.map_err(|error| body_error(&error))? {
-        file.write(&bytes).await.map_err(StoreError::from)?;
+    let mut file = created.map_err(folder_problem)?;
+    while let Some(bytes) = field.chunk().await.map_err(body_error)? {
+        file.write(&bytes).await.map_err(folder_problem)?;
     }
     Ok(file)
 }
 
-fn body_error(error: &multer::Error) -> Problem {
+fn folder_problem(error: std::io::Error) -> Problem {
+    store_problem(error.into())
+}
+
+#[expect(
+    clippy::needless_pass_by_value,
+    reason = "used as an argument of map_err"
+)]
+fn body_error(error: multer::Error) -> Problem {
     let is_too_large = matches!(
         error,
         multer::Error::StreamSizeExceeded { .. } | multer::Error::FieldSizeExceeded { .. }
@@ -174,32 +188,6 @@ fn body_error(error: &multer::Error) -> Problem {
     Problem::new(Code::InvalidRequest)
         .detail("The body is not well-formed form data.")
         .error("", "invalid_multipart", error.to_string())
-}
-
-// === impl UploadForm ===
-
-impl UploadForm {
-    /// Returns 400 with all missing and surplus fields, and 422 for an empty file.
-    fn validate(self) -> Result<(String, IncomingFile), Problem> {
-        let mut problem = Problem::new(Code::InvalidRequest);
-        for name in &self.surplus {
-            let pointer = format!("/{}", name.replace('~', "~0").replace('/', "~1"));
-            problem = problem.error(&pointer, "unknown_field", "is not a field, or is repeated");
-        }
-        if self.candidate_id.is_empty() {
-            problem = problem.error("/candidateId", "missing_field", "is required");
-        }
-        match self.resume {
-            None => Err(problem.error("/resume", "missing_field", "is required")),
-            Some(_) if self.candidate_id.is_empty() || !self.surplus.is_empty() => Err(problem),
-            Some(file) if file.size == 0 => Err(Problem::new(Code::ValidationFailed).error(
-                "/resume",
-                "empty_file",
-                "the file is empty",
-            )),
-            Some(file) => Ok((self.candidate_id, file)),
-        }
-    }
 }
 
 #[cfg(test)]

@@ -18,11 +18,10 @@ mod social;
 // Parts shared by the above.
 mod caller;
 pub mod data_folder;
-mod database;
+pub mod database;
+mod random;
 mod samples;
 mod signing_key;
-#[cfg(test)]
-mod testing;
 mod web;
 
 pub use addresses::{Addresses, DevelopmentSockets};

@@ -2,16 +2,14 @@
 //! read them.
 //!
 //! It accepts mail for every recipient and relays none. The reply `250` after DATA means that the
-//! message is in the database, so that a SIGKILL loses no accepted message. Depends on `web`.
-
-mod smtp_server;
+//! message is in the database, so that a SIGKILL loses no accepted message.
 
 mod mailbox;
 mod mime;
-
 mod pages;
+mod smtp_server;
 mod web_api;
 
-pub use self::mailbox::{MailEnvelope, Mailbox, Summary};
+pub use self::mailbox::{MailEnvelope, Mailbox};
 pub(crate) use self::smtp_server::serve;
 pub(crate) use self::web_api::router;

@@ -3,35 +3,23 @@
 //!
 //! Its behaviour follows Cognito: the name that `SECRET_HASH` covers, real usernames, rotation and
 //! reuse detection of refresh tokens, readable and writable attributes. It sends no mail: the
-//! authentication service makes the codes. Deliberate
-//! deviations are stricter and are documented where they are implemented. [`App`] runs the server;
-//! [`ProvisionedPools`] holds the ids and secrets that other processes need.
+//! authentication service makes the codes. Deliberate deviations are stricter and are documented
+//! where they are implemented.
 //!
 //! A call passes through `wire` (protocol and signature), `operations` (one function for each
 //! operation), and `store`.
 
-// Assembly.
 mod app;
 mod bootstrap;
 mod config;
-
-// The HTTP protocol and its signatures.
-mod wire;
-
-// One function for each operation of the API.
-mod operations;
-
-// State and rules that operations share.
 mod context;
-mod tokens;
-
-// Cryptography and persistence.
 mod crypto;
-mod store;
-
-// Plain types.
 mod error;
 mod model;
+mod operations;
+mod store;
+mod tokens;
+mod wire;
 
 pub use app::App;
 pub use bootstrap::{PoolAccess, ProvisionedPools};

@@ -26,7 +26,6 @@ pub(crate) struct Samples {
     pub(crate) clock: Clock,
 }
 
-/// A stored document.
 #[derive(Clone, Debug)]
 pub(crate) struct Sample {
     /// The subject that has created it.
@@ -44,30 +43,30 @@ impl Samples {
         id: &str,
         owner: &str,
         content: &Value,
-    ) -> Result<bool, StoreError> {
+    ) -> Result<bool, Problem> {
         let insert = sqlx::query(INSERT).bind(kind).bind(id).bind(owner);
         let insert = insert.bind(content.to_string()).bind(self.clock.now().0);
-        let done = insert.execute(&self.sqlite.writer).await?;
-        Ok(done.rows_affected() == 1)
+        let done = insert.execute(&self.sqlite.writer).await;
+        Ok(done.map_err(store_problem)?.rows_affected() == 1)
     }
 
-    pub(crate) async fn delete(&self, kind: &str, id: &str) -> Result<(), StoreError> {
+    pub(crate) async fn delete(&self, kind: &str, id: &str) -> Result<(), Problem> {
         let delete = sqlx::query(DELETE).bind(kind).bind(id);
-        delete.execute(&self.sqlite.writer).await?;
-        Ok(())
+        let done = delete.execute(&self.sqlite.writer).await;
+        done.map(drop).map_err(store_problem)
     }
 
-    pub(crate) async fn get(&self, kind: &str, id: &str) -> Result<Option<Sample>, StoreError> {
+    pub(crate) async fn get(&self, kind: &str, id: &str) -> Result<Option<Sample>, Problem> {
         let select = sqlx::query_as(SELECT).bind(kind).bind(id);
-        let found = select.fetch_optional(&self.sqlite.readers).await?;
-        Ok(found.and_then(read))
+        let found = select.fetch_optional(&self.sqlite.readers).await;
+        Ok(found.map_err(store_problem)?.and_then(read))
     }
 
-    /// Returns all documents of a kind, newest first.
-    pub(crate) async fn all(&self, kind: &str) -> Result<Vec<Sample>, StoreError> {
+    pub(crate) async fn all(&self, kind: &str) -> Result<Vec<Sample>, Problem> {
         let select = sqlx::query_as(SELECT_ALL).bind(kind);
-        let found = select.fetch_all(&self.sqlite.readers).await?;
-        Ok(found.into_iter().filter_map(read).collect())
+        let found = select.fetch_all(&self.sqlite.readers).await;
+        let found = found.map_err(store_problem)?.into_iter();
+        Ok(found.filter_map(read).collect())
     }
 }
 
@@ -76,29 +75,17 @@ fn read((owner, content): (String, String)) -> Option<Sample> {
     Some(Sample { owner, content })
 }
 
-/// A store or folder that fails, which has been logged: 503 if it is unavailable, otherwise 500.
-#[derive(Debug)]
-pub(crate) struct StoreError(Code);
-
-impl From<sqlx::Error> for StoreError {
-    fn from(error: sqlx::Error) -> Self {
-        tracing::error!(%error, "sample store failed");
-        Self(match postern_store::database::is_unavailable(&error) {
-            true => Code::Unavailable,
-            false => Code::Internal,
-        })
-    }
-}
-
-impl From<std::io::Error> for StoreError {
-    fn from(error: std::io::Error) -> Self {
-        tracing::error!(%error, "document folder access failed");
-        Self(Code::Unavailable)
-    }
-}
-
-impl From<StoreError> for Problem {
-    fn from(StoreError(code): StoreError) -> Self {
-        code.into()
-    }
+/// Logs a failure of the store or of the folder of uploaded files. Returns 503 if it is unavailable,
+/// otherwise 500.
+#[expect(
+    clippy::needless_pass_by_value,
+    reason = "used as an argument of map_err"
+)]
+pub(crate) fn store_problem(error: sqlx::Error) -> Problem {
+    tracing::error!(%error, "sample store failed");
+    let code = match postern_store::database::is_unavailable(&error) {
+        true => Code::Unavailable,
+        false => Code::Internal,
+    };
+    code.into()
 }

@@ -15,8 +15,8 @@ use postern_core::exit::Exit;
 use postern_core::identity::{IdentityConfig, SOCIAL_PROOF_KEY, SocialProofKey};
 use postern_core::token::{Verifier, VerifierOptions};
 use postern_core::{Clock, Secret};
-use postern_service::http::{BodyBudgets, Limits, serve};
-use postern_store::database::Database;
+use postern_service::http::serve;
+use postern_store::database::{Database, Sqlite};
 use tokio_util::sync::CancellationToken;
 use url::Url;
 
@@ -30,20 +30,10 @@ use crate::pool::{self, ProvisionedPools};
 use crate::samples::Samples;
 use crate::signing_key::{KeyError, SigningKey};
 use crate::social::{self, RegisteredClient, SocialProvider};
-use crate::web::landing_page;
+use crate::web::{SERVER_LIMITS, landing_page};
 
 /// The variable with the secret of the admin routes of all three services.
 pub const ADMIN_TOKEN: &str = "POSTERN_ADMIN_TOKEN";
-
-/// Limits of the development services' HTTP servers.
-const SERVER_LIMITS: Limits = Limits {
-    bodies: BodyBudgets::anonymous(16 << 20),
-    body: 256 << 10,
-    connections: 1024,
-    head_timeout: Duration::from_secs(10),
-    linger: Duration::ZERO,
-    drain: Duration::from_millis(500),
-};
 
 /// A part: its name, and what runs until the shutdown.
 pub type Part = (&'static str, BoxFuture<'static, ()>);
@@ -81,22 +71,24 @@ impl DevelopmentServices {
         // Both generate RSA keys at the first start, so they run in parallel.
         let key = tokio::task::spawn_blocking(move || social_key(&key_path));
         let social_proof_key = folder.secret("social-proof.key", |bytes| STANDARD.encode(bytes))?;
-        let mut pool_config = pool_config(folder, addresses, &social_proof_key)?;
+        let sqlite = database::open(&folder.path().join("development.db")).await?;
+        let mut pool_config = pool_config(sqlite.clone(), folder, addresses, &social_proof_key)?;
         if let Some(lifetime) = access_token_lifetime {
             pool_config.access_token_lifetime = lifetime;
         }
-        let identity_pool = pool::App::build(pool_config, clock.clone());
-        let sqlite_path = folder.path().join("development.db");
-        let (identity_pool, sqlite, key) =
-            tokio::join!(Box::pin(identity_pool), database::open(&sqlite_path), key);
-        let (identity_pool, sqlite) = (identity_pool?, sqlite?);
+        let identity_pool = Box::pin(pool::App::build(pool_config, clock.clone()));
+        let (identity_pool, key) = tokio::join!(identity_pool, key);
+        let identity_pool = identity_pool?;
         let key = key.map_err(|_| Exit::unavailable("key generation panicked"))??;
-        let client = social_client(folder, addresses)?;
+        let client = RegisteredClient {
+            id: "postern".to_owned(),
+            secret: folder.secret("social-client.secret", url_safe)?,
+            redirect_uris: vec![social_callback_url(addresses)],
+        };
         let issuer = format!("http://{}", addresses.social);
         let social = SocialProvider::new(issuer, client.clone(), key, clock.clone());
         let verifier = verifier(identity_pool.provisioned(), clock)?;
-        let mailbox = Mailbox::open(sqlite.clone(), clock.clone()).await;
-        let mailbox = mailbox.map_err(|error| Exit::unavailable(format!("mailbox: {error}")))?;
+        let mailbox = Mailbox::new(sqlite.clone(), clock.clone());
         let samples = Samples {
             verifier,
             sqlite,
@@ -155,13 +147,10 @@ impl DevelopmentServices {
         let gateway = format!("http://{}", self.addresses.proxy);
         let mail = mail::router(Arc::clone(&self.mailbox), &gateway);
         let http = |socket, router| serve(socket, router, SERVER_LIMITS, stop.clone()).boxed();
-        let (samples, stopped) = (self.samples, stop.clone());
-        let sqlite = samples.sqlite.clone();
-        let close_store = async move {
-            stopped.cancelled().await;
-            Database::Sqlite(sqlite).close().await;
-        };
+        let samples = self.samples;
+        let store = Database::Sqlite(samples.sqlite.clone());
         let pool = self.identity_pool.run(sockets.identity_pool, stop.clone());
+        let pool = pool.then(|()| async move { store.close().await });
         let catcher = mail::serve(sockets.smtp, self.mailbox, stop.clone());
         vec![
             ("identity pool", pool.boxed()),
@@ -183,35 +172,25 @@ impl DevelopmentServices {
             ),
             ("mail page", http(sockets.mail, mail)),
             ("mail catcher", catcher.boxed()),
-            ("development store", close_store.boxed()),
         ]
     }
 }
 
 fn pool_config(
+    sqlite: Sqlite,
     folder: &DataFolder,
     addresses: &Addresses,
     social_proof_key: &Secret,
 ) -> Result<pool::Config, Exit> {
     let base = Url::parse(&format!("http://{}", addresses.identity_pool));
     let base = base.map_err(|error| Exit::usage(format!("identity pool: {error}")))?;
-    let mut config = pool::Config::new(folder.database("identity-pool.db"), folder.path(), base);
+    let mut config = pool::Config::new(sqlite, folder.path(), base);
     let key = SocialProofKey::parse(social_proof_key.expose());
     let key = key.map_err(|error| Exit::unavailable(format!("social-proof.key {error}")))?;
-    config.social_proof_key = Some(Arc::new(key));
+    config.social_proof_key = Some(key);
     Ok(config)
 }
 
-/// Returns the authentication upstream's client registration at the social provider.
-fn social_client(folder: &DataFolder, addresses: &Addresses) -> Result<RegisteredClient, Exit> {
-    Ok(RegisteredClient {
-        id: "postern".to_owned(),
-        secret: folder.secret("social-client.secret", url_safe)?,
-        redirect_uris: vec![social_callback_url(addresses)],
-    })
-}
-
-/// Reads the key of the social provider, or generates it.
 fn social_key(path: &Path) -> Result<SigningKey, Exit> {
     let broken = |error: KeyError| Exit::unavailable(format!("{}: {error}", path.display()));
     let pkcs8 = match data_folder::read_optional(path)? {
@@ -237,7 +216,6 @@ pub fn landing_page_url(addresses: &Addresses) -> String {
     format!("http://{}{}", addresses.mail, landing_page::PATH)
 }
 
-/// Returns the token verifier of the sample services.
 fn verifier(provisioned: &ProvisionedPools, clock: &Clock) -> Result<Arc<Verifier>, Exit> {
     let env: Env = provisioned.variables(None).into_iter().collect();
     let identity = config::parse("identity", "", |root| IdentityConfig::read(root, &env))?;

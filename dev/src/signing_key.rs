@@ -11,13 +11,11 @@ use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
-/// A signing key with its id.
 pub(crate) struct SigningKey {
     pair: RsaKeyPair,
     id: String,
 }
 
-/// The key could not be generated, read or used.
 #[derive(Debug, thiserror::Error)]
 #[error("invalid RSA key")]
 pub(crate) struct KeyError;

@@ -29,18 +29,14 @@ use codes::IssuedCode;
 
 use crate::signing_key::SigningKey;
 
-/// The registered client.
 #[derive(Clone, Debug)]
 pub(crate) struct RegisteredClient {
-    /// `client_id`.
     pub(crate) id: String,
-    /// `client_secret`.
     pub(crate) secret: Secret,
     /// Registered redirect URIs, compared byte for byte (RFC 9700 section 2.1).
     pub(crate) redirect_uris: Vec<String>,
 }
 
-/// The state of the provider.
 #[derive(Debug)]
 pub(crate) struct SocialProvider {
     issuer: String,
@@ -71,7 +67,6 @@ impl SocialProvider {
     }
 }
 
-/// Builds the router of the provider.
 pub(crate) fn router(provider: Arc<SocialProvider>) -> Router {
     let router = Router::new()
         .route("/.well-known/openid-configuration", get(discovery))

@@ -3,7 +3,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use postern_core::Problem;
 use postern_core::clock::Timestamp;
 use postern_core::exit::Exit;
 use postern_service::timeline::{
@@ -45,17 +44,11 @@ impl AuditReader {
             .map_err(|error| Exit::unavailable(error.to_string()))
     }
 
-    pub(crate) async fn answer(&self, query: &TimelineQuery) -> Result<Timeline, Problem> {
-        Ok(self.read(query).await?)
-    }
-
-    async fn read(&self, query: &TimelineQuery) -> Result<Timeline, StoreError> {
+    pub(crate) async fn read(&self, query: &TimelineQuery) -> Result<Timeline, StoreError> {
         let first = match &query.selector {
             TimelineSelector::Email(email) => {
                 let hashes = self.key_ring.email_hashes(email.as_str()).into_iter();
-                hashes
-                    .map(|hash| AuditSelector::EmailHash(hash.to_vec()))
-                    .collect()
+                hashes.map(AuditSelector::EmailHash).collect()
             }
             TimelineSelector::User(subject) => vec![AuditSelector::Subject(subject.clone())],
             TimelineSelector::Request(id) => vec![AuditSelector::RequestId(id.clone())],

@@ -14,31 +14,24 @@ use uuid::Uuid;
 use super::AuditReader;
 use crate::store::{AuditPosition, AuditQuery, AuditRow, AuditSelector, StoreError};
 
-/// Maximum number of rows that are read for a page.
 const SCANNED_ROWS: usize = 2000;
 
 /// A selection of audit events. Every property that is given must match.
 #[derive(Clone, Debug)]
 pub(crate) struct SignInSearch {
     pub(crate) email: Option<EmailAddress>,
-    /// The pool's subject.
     pub(crate) user: Option<String>,
-    /// The id of the request.
     pub(crate) request: Option<String>,
     /// `ok` or the code of an error.
     pub(crate) outcome: Option<String>,
     /// The reason that the response hid.
     pub(crate) reason: Option<String>,
-    /// Events at or after this time.
     pub(crate) since: Timestamp,
-    /// Events before this time.
     pub(crate) until: Timestamp,
     pub(crate) limit: usize,
-    /// The last event of the previous page.
     pub(crate) after: Option<AuditPosition>,
 }
 
-/// A page of audit events, newest first.
 #[derive(Clone, Debug, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct SignInPage {
@@ -49,12 +42,10 @@ pub(crate) struct SignInPage {
 // === impl AuditPosition ===
 
 impl AuditPosition {
-    /// Encodes the position as a cursor.
     fn cursor(&self) -> String {
         format!("{}.{}", self.at, self.id)
     }
 
-    /// Decodes a cursor.
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let (at, id) = text.split_once('.')?;
         Some(Self {
@@ -78,12 +69,8 @@ impl SignInSearch {
         let equals = |wanted: &Option<String>, has: Option<&str>| {
             wanted.as_deref().is_none_or(|wanted| has == Some(wanted))
         };
-        let is_email = hashes.is_empty()
-            || row
-                .email_hash
-                .as_ref()
-                .is_some_and(|hash| hashes.contains(hash));
-        is_email
+        let hash = row.email_hash.as_ref();
+        (hashes.is_empty() || hash.is_some_and(|hash| hashes.contains(hash)))
             && equals(&self.user, row.subject.as_deref())
             && equals(&self.request, Some(&row.request_id))
             && equals(&self.outcome, Some(&row.outcome))
@@ -101,11 +88,8 @@ impl SignInSearch {
         if hashes.is_empty() {
             return vec![AuditSelector::All];
         }
-        hashes
-            .iter()
-            .cloned()
-            .map(AuditSelector::EmailHash)
-            .collect()
+        let hashes = hashes.iter().cloned();
+        hashes.map(AuditSelector::EmailHash).collect()
     }
 }
 
@@ -119,7 +103,7 @@ impl AuditReader {
     pub(crate) async fn search(&self, search: &SignInSearch) -> Result<SignInPage, StoreError> {
         let email = search.email.iter();
         let hashes = email.flat_map(|email| self.key_ring.email_hashes(email.as_str()));
-        let hashes: Vec<Vec<u8>> = hashes.map(|hash| hash.to_vec()).collect();
+        let hashes: Vec<Vec<u8>> = hashes.collect();
         let mut rows = BTreeMap::new();
         for selector in search.selectors(&hashes) {
             let query = AuditQuery {

@@ -124,9 +124,7 @@ pub enum TokenDelivery {
     FormPost,
 }
 
-/// Timeout of one call to a provider.
 const CALL_DEADLINE: Duration = Duration::from_secs(5);
-/// The issuer of Google.
 const GOOGLE_ISSUER: &str = "https://accounts.google.com";
 /// Domains whose addresses Google assigns.
 const GOOGLE_DOMAINS: [&str; 2] = ["gmail.com", "googlemail.com"];
@@ -192,7 +190,6 @@ impl SocialConfig {
         }))
     }
 
-    /// Returns the provider of an issuer.
     pub(crate) fn by_issuer(&self, issuer: &str) -> Option<&Arc<SocialProviderConfig>> {
         self.providers.iter().find(|it| it.issuer == issuer)
     }

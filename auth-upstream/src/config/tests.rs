@@ -23,12 +23,10 @@ fn read(text: &str, more: &[(&str, &str)]) -> Result<Config, Exit> {
 #[test]
 fn service_account_is_required() {
     let env: Env = POOLS[..4].iter().copied().collect();
-    let exit =
-        parse("auth.toml", "", |root| Config::read(root, &env)).expect_err("no service account");
-    assert!(
-        exit.message().contains("IDP_SERVICE_ACCOUNT_USERNAME"),
-        "{exit}"
-    );
+    let exit = parse("auth.toml", "", |root| Config::read(root, &env));
+    let exit = exit.expect_err("no service account");
+    let variable = "IDP_SERVICE_ACCOUNT_USERNAME";
+    assert!(exit.message().contains(variable), "{exit}");
 }
 
 #[test]

@@ -34,7 +34,6 @@ pub(crate) struct SealingKey {
 // === impl SealingKey ===
 
 impl SealingKey {
-    /// Creates a key from 32 bytes.
     pub(crate) fn new(bytes: &[u8; 32]) -> Self {
         let id = hex(&Sha256::digest(bytes)[..4]);
         Self {
@@ -44,7 +43,6 @@ impl SealingKey {
         }
     }
 
-    /// Parses a key as [`parse_key`] does.
     pub(crate) fn parse(text: &str) -> Result<Self, KeyTextError> {
         Ok(Self::new(&*parse_key(text)?))
     }
@@ -88,13 +86,11 @@ impl KeyRing {
         self.newest.seal(context, plain)
     }
 
-    /// Seals a value as JSON.
     pub(crate) fn seal_json(&self, context: &[&str], value: &impl Serialize) -> String {
         let plain = serde_json::to_vec(value).expect("the value serializes to JSON");
         self.seal(context, &plain)
     }
 
-    /// Opens a value that was sealed as JSON.
     pub(crate) fn open_json<T: DeserializeOwned>(&self, context: &[&str], text: &str) -> Option<T> {
         serde_json::from_slice(&self.open(context, text)?).ok()
     }

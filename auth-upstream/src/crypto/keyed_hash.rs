@@ -8,8 +8,8 @@ use zeroize::Zeroizing;
 /// The purpose of the derived key, with the version of the hash.
 const PURPOSE: &[u8] = b"postern auth audit e-mail v1";
 
-/// HMAC-SHA-256 of an e-mail address.
-pub(crate) type EmailHash = [u8; 32];
+/// HMAC-SHA-256 of an e-mail address: 32 bytes.
+pub(crate) type EmailHash = Vec<u8>;
 
 /// A key for hashes of e-mail addresses, derived with HKDF-SHA256 (RFC 5869) from a sealing key, so
 /// that neither key reveals the other.
@@ -31,9 +31,6 @@ impl EmailHashKey {
     /// which a user wrote it.
     pub(crate) fn hash(&self, email: &str) -> EmailHash {
         let text = email.to_ascii_lowercase();
-        let tag = hmac::sign(&self.0, text.as_bytes());
-        let mut hash = [0; 32];
-        hash.copy_from_slice(tag.as_ref());
-        hash
+        hmac::sign(&self.0, text.as_bytes()).as_ref().to_vec()
     }
 }

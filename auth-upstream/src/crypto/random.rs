@@ -21,7 +21,6 @@ pub(crate) fn token() -> String {
     URL_SAFE_NO_PAD.encode([uuid(), uuid()].concat())
 }
 
-/// Returns eight decimal digits.
 pub(crate) fn digits() -> String {
     // The remainder of 2^64 by 10^8 prefers no code by more than 10^-11.
     format!("{:08}", u64::from_be_bytes(bytes()) % 100_000_000)

@@ -5,24 +5,23 @@
 
 use std::net::SocketAddr;
 
-use postern_core::check::{CheckResult, CheckStatus};
+use postern_core::check::CheckResult;
 use postern_service::http::TrustedProxies;
 
 /// Checks whether proxies on other machines are trusted if `listen` is reachable from there.
 pub(crate) fn check_trusted_proxies(listen: SocketAddr, trusted: &TrustedProxies) -> CheckResult {
-    let status = if listen.ip().is_loopback() {
-        CheckStatus::Passed(format!("{listen} is reachable from this machine only"))
+    const SUBJECT: &str = "trusted_proxies";
+    if listen.ip().is_loopback() {
+        let detail = format!("{listen} is reachable from this machine only");
+        CheckResult::passed(SUBJECT, detail)
     } else if trusted.is_loopback() {
-        CheckStatus::Warning(format!(
+        let detail = format!(
             "{listen} is reachable from other machines, and only this one is listed: clients of a gateway elsewhere share \
              the limits of one address; list the addresses of the gateways"
-        ))
+        );
+        CheckResult::warning(SUBJECT, detail)
     } else {
-        CheckStatus::Passed("gateways on other machines are listed".to_owned())
-    };
-    CheckResult {
-        subject: "trusted_proxies".to_owned(),
-        status,
+        CheckResult::passed(SUBJECT, "gateways on other machines are listed")
     }
 }
 

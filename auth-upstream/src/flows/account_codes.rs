@@ -27,15 +27,11 @@ const RESET_TTL: Duration = Duration::from_secs(3600);
 /// Guesses at one code from all networks together, after which it is void (NIST SP 800-63B section
 /// 3.2.2). Each network may make only a few, so that it takes many of them to void a code.
 const MAX_GUESSES: u64 = 100;
-/// The first part of the sealing context of codes.
 const CONTEXT: &str = "postern account code";
 
 named! {
-    /// What a code proves.
     CodePurpose {
-        /// The address of a registration.
         Confirmation = "confirmation",
-        /// The right to set a new password.
         Reset = "reset",
         /// The address of a social identity whose provider is not authoritative for it.
         SocialLink = "social-link",
@@ -51,7 +47,6 @@ pub(crate) struct RedeemedCode {
     content: CodeContent,
 }
 
-/// The text of a stored code.
 #[derive(Debug, Serialize, Deserialize)]
 struct CodeContent {
     epoch: String,
@@ -61,7 +56,6 @@ struct CodeContent {
 // === impl CodePurpose ===
 
 impl CodePurpose {
-    /// Returns the kind of an attempt that sends a code.
     fn request(self) -> AttemptKind {
         match self {
             Self::Confirmation => AttemptKind::ConfirmationRequest,
@@ -96,35 +90,22 @@ impl Flows {
         self.pool.admin.as_ref().filter(|_| self.makes_codes)
     }
 
-    /// Sends a code as [`Flows::issue_code`], unless many were requested for the address: the last one
-    /// stays valid then, so that its owner is neither flooded nor kept out.
+    /// Sends a code as [`Flows::issue_code`], unless many were requested for the address.
     pub(super) async fn send_code(
         &self,
         purpose: CodePurpose,
         address: &EmailAddress,
         client: &ClientContext,
     ) -> Result<(), Problem> {
-        let admitted = self.admit_silently(purpose.request(), client, address.as_str());
-        let Some(mut attempt) = admitted.await else {
-            return Ok(());
-        };
-        let sent = self.issue_code(purpose, address, client).await;
-        match &sent {
-            // Each message counts as a failure, because an attacker may request it.
-            Ok(()) => self.limiter.record_failure(&mut attempt).await,
-            Err(_) => self.limiter.refund(attempt).await,
-        }
-        sent
+        let issued = Box::pin(self.issue_code(purpose, address, client));
+        let sent = self.limit_codes(purpose.request(), client, address, issued);
+        sent.await.unwrap_or(Ok(()))
     }
 
     /// Makes a code, which replaces the one before of the same purpose and address, and sends it to the
     /// address, in the locale of the client. The caller limits the calls. Returns when the notification
     /// service has stored the message, so that a caller whose response must not depend on the outcome
     /// runs it in a background task.
-    ///
-    /// # Errors
-    /// `unavailable` if the cache or the notification service is; `internal` if the latter does not
-    /// accept the message, which is logged.
     pub(crate) async fn issue_code(
         &self,
         purpose: CodePurpose,
@@ -149,7 +130,6 @@ impl Flows {
             .await
     }
 
-    /// Ends the code of a purpose and address.
     pub(super) async fn void_code(
         &self,
         purpose: CodePurpose,
@@ -162,10 +142,6 @@ impl Flows {
     /// Uses a code up. Of concurrent callers with the right code one succeeds, also over a fail-over
     /// of the cache. A wrong code uses nothing up; the caller limits the guesses, and a code ends after
     /// [`MAX_GUESSES`].
-    ///
-    /// # Errors
-    /// `invalid_code` if the code is wrong, used, expired, or of another purpose or address;
-    /// `unavailable` if the cache is.
     pub(crate) async fn redeem_code(
         &self,
         purpose: CodePurpose,

@@ -13,7 +13,6 @@ use crate::crypto::random;
 use crate::pool::admin::PoolAdmin;
 use crate::telemetry::{AuditedResult, Completed, Operation};
 
-/// A change of an account.
 #[derive(Debug)]
 pub(crate) enum AccountChange {
     Enable,
@@ -45,9 +44,6 @@ impl AccountChange {
 
 impl Flows {
     /// Lists users by the beginning of their address.
-    ///
-    /// # Errors
-    /// `not_found` without AWS credentials; the problem codes of pool errors.
     pub(crate) async fn list_accounts(
         &self,
         email: Option<&str>,
@@ -58,9 +54,6 @@ impl Flows {
     }
 
     /// Returns a user with its groups, and all groups of the pool.
-    ///
-    /// # Errors
-    /// `not_found` for an unknown subject, and as [`Flows::list_accounts`].
     pub(crate) async fn describe_account(&self, subject: &str) -> Result<Value, Problem> {
         let (admin, mut user) = self.find_account(subject).await?;
         user["groups"] = json!(admin.groups(user["username"].as_str()).await?);
@@ -69,9 +62,6 @@ impl Flows {
     }
 
     /// Changes an account. Access tokens that were issued before remain valid until they expire.
-    ///
-    /// # Errors
-    /// `weak_password`, `validation_failed` for an unknown group, and as [`Flows::describe_account`].
     pub(crate) async fn change_account(
         self: &Arc<Self>,
         client: &ClientContext,
@@ -79,10 +69,7 @@ impl Flows {
         change: &AccountChange,
     ) -> AuditedResult<()> {
         let outcome = Box::pin(self.try_change_account(client, subject, change)).await;
-        let outcome = outcome.map(|()| Completed {
-            subject: subject.to_owned(),
-            value: (),
-        });
+        let outcome = outcome.map(|()| Completed::new(subject, ()));
         self.audit.complete(client, change.operation(), outcome)
     }
 

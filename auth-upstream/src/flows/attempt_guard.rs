@@ -24,7 +24,6 @@ const THROTTLED: &str = "throttled";
 /// The reason, in audit events, of right passwords that have been accepted too often.
 const SIGN_IN_QUOTA: &str = "sign_in_quota";
 
-/// An attempt on an account.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct AccountAttempt<'a> {
     kind: AttemptKind,
@@ -35,7 +34,6 @@ pub(super) struct AccountAttempt<'a> {
     failure_code: Code,
 }
 
-/// The error of an attempt that was evaluated.
 #[derive(Debug)]
 pub(super) struct AttemptError {
     pub(super) problem: Problem,
@@ -67,8 +65,9 @@ impl Flows {
     /// Counts and logs a throttled attempt. The account is not logged: it may be an e-mail address.
     fn record_throttled(&self, kind: AttemptKind, client: &ClientContext) {
         let _ = client.details.reason.set(THROTTLED);
-        self.metrics.count_throttled(kind);
         let (kind, request_id) = (kind.name(), &*client.request_id);
+        let throttled = &self.metrics.own.attempts_throttled;
+        throttled.with_label_values(&[kind]).inc();
         log_limited!(warn, kind, request_id, "attempts throttled");
     }
 
@@ -145,7 +144,6 @@ impl Flows {
         self.evaluate_with(attempt, limited).await
     }
 
-    /// Rejects a right password that has been accepted too often.
     async fn apply_quota(
         &self,
         credential: &CredentialDigest,
@@ -176,9 +174,6 @@ impl Flows {
     }
 
     /// Admits an attempt that names no account.
-    ///
-    /// # Errors
-    /// `rate_limited` if the client's address or network is throttled.
     pub(super) async fn admit_anonymous(
         &self,
         kind: AttemptKind,
@@ -192,9 +187,6 @@ impl Flows {
     }
 
     /// Counts a sign-in of a social identity.
-    ///
-    /// # Errors
-    /// `rate_limited` if it exceeds the quota, which is that of right passwords.
     pub(super) async fn count_social_sign_in(
         &self,
         client: &ClientContext,
@@ -216,19 +208,27 @@ impl Flows {
         Problem::new(Code::RateLimited).retry_after(seconds.max(1))
     }
 
-    /// Admits an attempt whose response does not depend on the outcome. Returns `None` if it is
-    /// throttled.
-    pub(super) async fn admit_silently(
+    /// Runs `sending`, which sends a code. Returns `None` if many were requested for the address: the
+    /// last one stays valid then, so that its owner is neither flooded nor kept out.
+    pub(super) async fn limit_codes(
         &self,
         kind: AttemptKind,
         client: &ClientContext,
-        account: &str,
-    ) -> Option<Attempt> {
-        let attempt = self.limiter.admit(kind, client, account).await;
-        if attempt.is_none() {
+        address: &EmailAddress,
+        sending: impl Future<Output = Result<(), Problem>>,
+    ) -> Option<Result<(), Problem>> {
+        let admitted = self.limiter.admit(kind, client, address.as_str()).await;
+        let Some(mut attempt) = admitted else {
             self.record_throttled(kind, client);
+            return None;
+        };
+        let sent = sending.await;
+        match &sent {
+            Err(problem) if is_not_evaluated(problem.code()) => self.limiter.refund(attempt).await,
+            // Each message counts as a failure, because an attacker may request it.
+            Ok(()) | Err(_) => self.limiter.record_failure(&mut attempt).await,
         }
-        attempt
+        Some(sent)
     }
 }
 
@@ -253,7 +253,6 @@ impl<'a> AccountAttempt<'a> {
 // === impl AttemptError ===
 
 impl AttemptError {
-    /// Creates an error of an attempt whose guess was right.
     pub(super) fn after_proof(problem: Problem) -> Self {
         Self {
             problem,

@@ -19,19 +19,14 @@ use crate::pool::{PoolTokens, SignInStep};
 use crate::protection::AttemptKind;
 use crate::telemetry::{AuditedResult, Operation};
 
-/// The challenge whose answer changes the password.
 const NEW_PASSWORD_REQUIRED: &str = "NEW_PASSWORD_REQUIRED";
 
-/// A client's response to a challenge.
 #[derive(Clone, Debug)]
 pub(crate) struct ChallengeAnswer {
-    /// The sealed challenge session.
     pub(crate) session: String,
-    /// A new password, for `NEW_PASSWORD_REQUIRED`.
     pub(crate) new_password: Option<String>,
     /// A code, for the MFA challenges and CONFIRM_ADDRESS.
     pub(crate) code: Option<String>,
-    /// Other responses, under Cognito's names.
     pub(crate) responses: HashMap<String, String>,
 }
 
@@ -39,10 +34,6 @@ pub(crate) struct ChallengeAnswer {
 
 impl Flows {
     /// Answers a challenge. Returns tokens if the sign-in is complete.
-    ///
-    /// # Errors
-    /// `challenge_required` if the pool requires another step; `invalid_challenge` for a wrong
-    /// response and for an invalid or expired session; the problem codes of pool errors.
     pub(crate) async fn answer_challenge(
         &self,
         client: &ClientContext,
@@ -119,7 +110,6 @@ impl Flows {
         Ok(signed_in)
     }
 
-    /// Signs a social user in whose address is proven by a code.
     async fn prove_address(
         &self,
         client: &ClientContext,
@@ -180,7 +170,7 @@ impl Flows {
         };
         let signed_in = self.issue(tokens)?;
         if let Some((issuer, subject)) = link {
-            let found = self.store.social_identity(issuer, subject).await;
+            let found = self.store.social_identity((issuer, subject)).await;
             let found = found.map_err(Problem::from)?;
             if found.is_none_or(|found| found.user_id != signed_in.subject) {
                 self.discard(&signed_in).await;

@@ -30,37 +30,28 @@ const CONFIRM_SIGN_UP: &str = "CONFIRM_SIGN_UP";
 /// The challenge of a social sign-in whose address the provider does not prove.
 const CONFIRM_ADDRESS: &str = "CONFIRM_ADDRESS";
 
-/// The sealing context of challenge sessions.
 const CHALLENGE_CONTEXT: [&str; 1] = ["postern challenge session"];
 
 /// Issuer and subject of the social identity with which a sign-in began.
 pub(crate) type SocialLink = (String, String);
 
-/// The content of a challenge session.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum ChallengeSession {
-    /// A challenge of the pool.
     Pool {
-        /// Cognito's challenge name.
         name: String,
         session: String,
-        /// The pool's user name.
         username: String,
-        /// The address of the account, if it is known.
         email: Option<String>,
-        /// The link of a social sign-in.
         link: Option<SocialLink>,
         /// `requiredAttributes` of NEW_PASSWORD_REQUIRED, such as `userAttributes.given_name`: the only
         /// ones that the answer may set.
         attributes: Vec<String>,
         stamps: StampSnapshot,
     },
-    /// The proof of a social identity's address with a code.
     Address {
         user: AuthorizedUser,
         stamps: StampSnapshot,
     },
-    /// The confirmation of an address with a code.
     Confirm {
         email: String,
         /// The id of the pending registration, which has the profile.
@@ -116,7 +107,6 @@ impl Flows {
         self.ask(&challenge.name, &session, CHALLENGE_TTL, &json!(parameters))
     }
 
-    /// Returns the problem that asks for the code that was sent to the address of a social identity.
     pub(super) fn address_unproven(
         &self,
         user: &AuthorizedUser,
@@ -133,7 +123,6 @@ impl Flows {
         self.ask(CONFIRM_ADDRESS, &session, CHALLENGE_TTL, &parameters)
     }
 
-    /// Returns the problem that asks for the code that was sent to the address of a registration.
     pub(super) fn confirmation_required(
         &self,
         email: &EmailAddress,

@@ -29,13 +29,9 @@ use crate::telemetry::Operation;
 /// The time after which a registration counts as interrupted. Longer than all of its calls
 /// together.
 pub(super) const REGISTRATION_TIMEOUT: Duration = Duration::from_secs(60);
-/// The time between two runs.
 const COMPENSATION_INTERVAL: Duration = Duration::from_secs(15);
-/// The maximum number of registrations in one run.
 const COMPENSATION_BATCH_SIZE: i64 = 50;
-/// The delays after failures.
 const RETRY_DELAYS: Backoff = Backoff::new(Duration::from_secs(30), Duration::from_secs(3600));
-/// The first part of the sealing context of profiles.
 const PROFILE_CONTEXT: &str = "postern registration profile";
 /// Tolerance for the clock of the pool, which counts whole seconds, in milliseconds.
 const CLOCK_TOLERANCE_MS: i64 = 5_000;
@@ -48,7 +44,6 @@ const UNDONE: &str = "undone";
 // === impl Flows ===
 
 impl Flows {
-    /// Resolves due registrations until shutdown.
     pub(crate) async fn run_compensation(&self, shutdown: &CancellationToken) {
         while !shutdown.is_cancelled() {
             if let Err(error) = self.compensate().await {
@@ -59,7 +54,6 @@ impl Flows {
         }
     }
 
-    /// Resolves due registrations and returns how many were completed or undone.
     pub(crate) async fn compensate(&self) -> Result<usize, StoreError> {
         let mut resolved = 0;
         self.store.synchronize(&self.clock).await?;
@@ -76,7 +70,6 @@ impl Flows {
         Ok(resolved)
     }
 
-    /// Resolves a registration, or postpones it. Returns whether it was resolved.
     async fn resolve_due(&self, pending: &PendingRegistration) -> Result<bool, StoreError> {
         let outcome = match self.resolve_locked(pending).await {
             Ok(Some(outcome)) => outcome,
@@ -217,7 +210,6 @@ impl Flows {
     }
 }
 
-/// Seals the profile of a registration for its row.
 pub(super) fn seal_profile(key_ring: &KeyRing, id: &str, profile: &Map<String, Value>) -> String {
     key_ring.seal_json(&[PROFILE_CONTEXT, id], profile)
 }

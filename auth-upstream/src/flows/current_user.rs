@@ -15,9 +15,6 @@ impl Flows {
     /// Verifies an access token, regardless of an earlier verification by the gateway, and returns
     /// the caller that it identifies. The `profile` of a user of the actor pool is `null` if there is
     /// none, and absent if the actor service does not say.
-    ///
-    /// # Errors
-    /// 401; 503 if the issuer's keys are not available.
     pub(crate) async fn describe_caller(&self, headers: &HeaderMap) -> Result<Value, Problem> {
         let caller = authenticate(headers, &self.verifier).await?;
         let mut described = describe(&caller);

@@ -30,7 +30,6 @@ const TEMPORARY_TOKEN_TTL: Duration = Duration::from_secs(5 * 60);
 /// The first part of the sealing context of values. The second is the epoch.
 const VALUE_CONTEXT: &str = "temporary";
 
-/// The user of a social sign-in, as serialized for clients.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct UserInfo {
@@ -44,7 +43,6 @@ pub(crate) struct UserInfo {
     pub(crate) provider: String,
 }
 
-/// The result of an exchange, as serialized for clients.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct ExchangedIdentity {
@@ -54,7 +52,6 @@ pub(crate) struct ExchangedIdentity {
     pub(crate) tokens: Option<TokenSet>,
 }
 
-/// What a social sign-in ends with.
 #[derive(Debug, Serialize, Deserialize)]
 pub(crate) enum SocialResult {
     User(ExchangedIdentity),
@@ -62,7 +59,6 @@ pub(crate) enum SocialResult {
     Challenge(Value),
 }
 
-/// The value that is stored under a temporary token.
 #[derive(Debug, Serialize, Deserialize)]
 struct StoredExchange {
     result: SocialResult,
@@ -73,7 +69,6 @@ struct StoredExchange {
 // === impl Flows ===
 
 impl Flows {
-    /// Issues a temporary token for the result of a sign-in.
     pub(super) async fn issue_temporary_token(
         &self,
         result: SocialResult,
@@ -138,20 +133,15 @@ impl Flows {
         verifier: Option<&str>,
     ) -> AuditedResult<ExchangedIdentity> {
         let outcome = self.redeem_temporary_token(token, verifier).await;
-        let completed = outcome.map(|exchanged| Completed {
-            subject: exchanged.user.user_id.clone(),
-            value: exchanged,
-        });
+        let completed = outcome.map(|it| Completed::new(it.user.user_id.clone(), it));
         self.audit.complete(client, Operation::Exchange, completed)
     }
 }
 
-/// Returns the cache key of a token's entry.
 pub(crate) fn temporary_token_key(token: &str) -> String {
     format!("postern:auth:temporary:{}", sha256_hex(token))
 }
 
-/// Returns the key that is derived from a token.
 fn key_ring(token: &str) -> KeyRing {
     let digest = Sha256::new()
         .chain_update("postern vault v1\0")

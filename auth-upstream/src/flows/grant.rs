@@ -8,18 +8,13 @@ use serde::{Deserialize, Serialize};
 
 use crate::crypto::KeyRing;
 
-/// The sealing context of refresh tokens.
 const REFRESH_TOKEN_CONTEXT: [&str; 1] = ["postern refresh token"];
 
-/// The content of a refresh token.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct RefreshGrant {
-    /// The pool's user name.
     pub(crate) username: String,
     pub(crate) subject: String,
-    /// The app client for which the pool's token was issued.
     pub(crate) client_id: String,
-    /// The pool's refresh token.
     pub(crate) token: String,
 }
 

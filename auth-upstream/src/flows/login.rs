@@ -12,7 +12,6 @@ use crate::pool::error::PoolError;
 use crate::protection::AttemptKind;
 use crate::telemetry::{AuditedResult, Operation};
 
-/// The credentials of a sign-in.
 #[derive(Clone, Debug)]
 pub(crate) struct LoginRequest {
     pub(crate) email: EmailAddress,

@@ -14,9 +14,6 @@ use crate::telemetry::{AuditedResult, Completed, Operation};
 impl Flows {
     /// Revokes the refresh tokens of the sign-in to which a token belongs. Succeeds for an invalid
     /// token, which grants nothing. Completes even if the client disconnects.
-    ///
-    /// # Errors
-    /// The problem codes of pool errors: the client repeats the logout.
     pub(crate) async fn logout(
         self: &Arc<Self>,
         client: &ClientContext,
@@ -27,10 +24,7 @@ impl Flows {
                 let flows = Arc::clone(self);
                 run_to_completion(async move { flows.revoke_grant(grant).await }).await
             }
-            None => Ok(Completed {
-                subject: String::new(),
-                value: (),
-            }),
+            None => Ok(Completed::new("", ())),
         };
         self.audit.complete(client, Operation::Logout, outcome)
     }
@@ -41,9 +35,6 @@ impl Flows {
         {
             return Err(fault.into());
         }
-        Ok(Completed {
-            subject: grant.subject,
-            value: (),
-        })
+        Ok(Completed::new(grant.subject, ()))
     }
 }

@@ -8,7 +8,7 @@ use tokio::task::JoinHandle;
 
 use super::account_codes::CodePurpose;
 use super::attempt_guard::{AccountAttempt, AttemptError};
-use super::{Flows, cache_unavailable, is_not_evaluated, run_to_completion};
+use super::{Flows, cache_unavailable, run_to_completion};
 use crate::account_messages::AccountNotice;
 use crate::client::ClientContext;
 use crate::pool::admin::PoolAdmin;
@@ -16,10 +16,8 @@ use crate::pool::error::PoolFault;
 use crate::protection::AttemptKind;
 use crate::telemetry::{AuditedResult, Completed, Operation, log_consequence};
 
-/// The maximum number of reset codes that are being requested at the same time.
 pub(crate) const MAX_CODE_REQUESTS: usize = 64;
 
-/// A new password and the code that permits it.
 #[derive(Clone, Debug)]
 pub(crate) struct ResetRequest {
     pub(crate) email: EmailAddress,
@@ -52,29 +50,20 @@ impl Flows {
     async fn send_reset_code(&self, client: &ClientContext, email: &EmailAddress) {
         client.details.set_email(email);
         let operation = Operation::RequestResetCode;
-        let admitted = self.admit_silently(AttemptKind::ResetRequest, client, email.as_str());
-        let Some(mut attempt) = admitted.await else {
-            let outcome = Code::RateLimited.as_str();
-            self.audit.record(client, operation, "", outcome);
-            return;
-        };
         // Logs failures only, not that the user does not exist.
-        let sent = match self.own_codes() {
-            Some(admin) => self.send_own_code(admin, email, client).await,
-            None => {
-                let sent = self.pool.forgot_password(email).await;
-                sent.map_err(Problem::from)
+        let sending = Box::pin(async {
+            match self.own_codes() {
+                Some(admin) => self.send_own_code(admin, email, client).await,
+                None => Ok(self.pool.forgot_password(email).await?),
             }
+        });
+        let sent = self.limit_codes(AttemptKind::ResetRequest, client, email, sending);
+        let outcome = match sent.await {
+            None => Code::RateLimited.as_str(),
+            Some(Err(problem)) => problem.code().as_str(),
+            Some(Ok(())) => "ok",
         };
-        let outcome = sent
-            .as_ref()
-            .map_or_else(|problem| problem.code().as_str(), |_| "ok");
         self.audit.record(client, operation, "", outcome);
-        match sent {
-            Err(problem) if is_not_evaluated(problem.code()) => self.limiter.refund(attempt).await,
-            // Each message counts as a failure, because an attacker may request it.
-            Ok(_) | Err(_) => self.limiter.record_failure(&mut attempt).await,
-        }
     }
 
     /// Sets a new password, revokes all refresh tokens of the user and forgets the trusted
@@ -94,10 +83,7 @@ impl Flows {
             Box::pin(flows.limited_reset(&owned_client, &request)).await
         })
         .await;
-        let completed = outcome.map(|subject| Completed {
-            subject: subject.unwrap_or_default(),
-            value: (),
-        });
+        let completed = outcome.map(|subject| Completed::new(subject.unwrap_or_default(), ()));
         self.audit
             .complete(client, Operation::PasswordReset, completed)
     }

@@ -17,10 +17,6 @@ use crate::telemetry::{AuditedResult, Completed, Operation};
 impl Flows {
     /// Exchanges a refresh token for new tokens. The refresh token among them is a new one if the
     /// pool rotates.
-    ///
-    /// # Errors
-    /// `invalid_refresh_token` for a foreign, reused, revoked or expired token; the problem codes
-    /// of pool errors.
     pub(crate) async fn refresh(
         &self,
         client: &ClientContext,
@@ -44,16 +40,14 @@ impl Flows {
         let tokens = refreshed.map_err(|fault| {
             if fault.error == PoolError::TokenReused {
                 let (operation, outcome) = (Operation::RefreshReuse, fault.code().as_str());
-                self.audit
-                    .record(client, operation, &grant.subject, outcome);
+                let subject = &grant.subject;
+                self.audit.record(client, operation, subject, outcome);
             }
             Problem::from(fault)
         })?;
         let subject = grant.subject.clone();
         let next = grant.with_token(tokens.refresh_token.clone());
-        Ok(Completed {
-            subject,
-            value: TokenSet::new(tokens, next.seal(&self.key_ring)),
-        })
+        let refreshed = TokenSet::new(tokens, next.seal(&self.key_ring));
+        Ok(Completed::new(subject, refreshed))
     }
 }

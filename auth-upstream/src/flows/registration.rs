@@ -32,10 +32,8 @@ use crate::protection::AttemptKind;
 use crate::store::PendingRegistration;
 use crate::telemetry::{AuditedResult, Operation, log_outage};
 
-/// `Retry-After` when the actor service is unavailable, in seconds.
 const PROFILE_RETRY_AFTER_S: u32 = 5;
 
-/// A registration.
 #[derive(Clone, Debug)]
 pub(crate) struct RegistrationRequest {
     pub(crate) email: EmailAddress,
@@ -46,7 +44,6 @@ pub(crate) struct RegistrationRequest {
 /// The confirmation of an address, with the password of the sign-in that follows.
 #[derive(Clone, Debug)]
 pub(crate) struct ConfirmationRequest {
-    /// The sealed challenge session.
     pub(crate) session: String,
     pub(crate) code: String,
     pub(crate) password: Secret,
@@ -73,7 +70,6 @@ impl Flows {
             .await
     }
 
-    /// Trusts the network of a registration that is complete, and audits the outcome.
     async fn complete_registration(
         &self,
         client: &ClientContext,

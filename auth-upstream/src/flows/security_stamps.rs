@@ -28,7 +28,6 @@ pub(crate) struct StampSnapshot(BTreeMap<String, (String, String)>);
 // === impl Flows ===
 
 impl Flows {
-    /// Adds the present stamps under these names, unless the snapshot has them.
     pub(super) async fn add_stamps(
         &self,
         snapshot: &mut StampSnapshot,
@@ -43,7 +42,6 @@ impl Flows {
         Ok(())
     }
 
-    /// Gives an account new stamps, as many as can be written, and returns them.
     pub(super) async fn renew_stamps(&self, names: &[&str]) -> Result<StampSnapshot, Problem> {
         let renewals = names.iter().map(|name| async move {
             let (key, stamp) = (stamp_key(name), random::token());
@@ -78,7 +76,6 @@ impl Flows {
     }
 }
 
-/// Returns the names under which an account has stamps.
 pub(super) fn stamped_names<'a>(
     username: Option<&'a str>,
     email: Option<&'a EmailAddress>,

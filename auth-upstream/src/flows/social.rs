@@ -4,10 +4,6 @@
 //! returns with a code. The code is exchanged for an ID token, which is verified; the identity is
 //! resolved to an account (`account`), and the UI receives a temporary token. Error
 //! messages of the provider are never passed on: the UI gets the name of a [`SocialError`].
-//!
-//! ```text
-//!   start ──► provider ──► callback ──► state ──► code exchange ──► account ──► tokens ──► UI
-//! ```
 
 mod account;
 mod authorization_state;
@@ -37,10 +33,8 @@ use crate::protection::AttemptKind;
 use crate::store::StoreError;
 use crate::telemetry::{Audited, Completed, Operation, log_consequence};
 
-/// The time that a user may take at the provider.
 const STATE_TTL: Duration = Duration::from_secs(10 * 60);
 
-/// The configured social providers.
 #[derive(Debug)]
 pub(crate) struct Social {
     pub(crate) config: SocialConfig,
@@ -48,7 +42,6 @@ pub(crate) struct Social {
     providers: Vec<ProviderClient>,
 }
 
-/// The parameters of a callback.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct SocialCallback {
     pub(crate) code: Option<String>,
@@ -62,10 +55,8 @@ pub(crate) struct SocialCallback {
     pub(crate) user: Option<String>,
 }
 
-/// The result of a social sign-in for the UI.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct SocialLanding {
-    /// The page of the UI.
     pub(crate) ui: Url,
     pub(crate) delivery: TokenDelivery,
     /// The name of the parameter: `temporaryToken` or `error`.
@@ -116,7 +107,6 @@ impl From<Problem> for SocialError {
 }
 
 impl From<SocialError> for Problem {
-    /// Returns the problem of an answer at `POST /auth/challenge`.
     fn from(error: SocialError) -> Self {
         Self::new(if error == SocialError::Unavailable {
             Code::Unavailable
@@ -159,7 +149,6 @@ impl Social {
         }
     }
 
-    /// Returns the result of a sign-in for the UI.
     fn landing(&self, name: &'static str, value: String) -> SocialLanding {
         SocialLanding {
             ui: self.config.ui.clone(),
@@ -175,10 +164,6 @@ impl Social {
 impl Flows {
     /// Starts a sign-in at the provider with this index in the configuration, and returns the URL
     /// there.
-    ///
-    /// # Errors
-    /// `not_found` if there is no such provider; `unavailable` if its endpoints are not known, or the
-    /// cache fails.
     pub(crate) async fn start_social_sign_in(
         &self,
         client: &ClientContext,
@@ -198,9 +183,6 @@ impl Flows {
 
     /// Handles the callback of the provider. Returns a redirect to the UI with a temporary token or
     /// the name of an error.
-    ///
-    /// # Errors
-    /// `not_found` if social sign-in is not configured.
     pub(crate) async fn finish_callback(
         &self,
         client: &ClientContext,
@@ -273,10 +255,7 @@ impl Flows {
         let resolved = self.resolve_user(client, &at.config.name, &authorized);
         let (subject, result) = resolved.await?;
         let token = self.issue_temporary_token(result, state.code_challenge);
-        Ok(Completed {
-            subject,
-            value: token.await?,
-        })
+        Ok(Completed::new(subject, token.await?))
     }
 
     /// Resolves the account of a user and requests tokens for it. Returns the subject and the result.
@@ -315,7 +294,6 @@ impl Flows {
     }
 }
 
-/// Returns the result of a sign-in whose next step this problem asks for.
 fn next_step(problem: &Problem) -> SocialResult {
     SocialResult::Challenge(problem.to_json("")["challenge"].take())
 }

@@ -8,16 +8,12 @@ use super::grant::RefreshGrant;
 use crate::pool::PoolTokens;
 use crate::telemetry::{Completed, log_limited, log_outage};
 
-/// A user who has signed in, with the tokens for the client.
 pub(super) type SignedInUser = Completed<TokenSet>;
 
-/// The tokens of a signed-in user, as serialized for clients.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct TokenSet {
-    /// The pool's access token.
     pub(crate) access_token: String,
-    /// The pool's ID token.
     pub(crate) id_token: String,
     /// This service's refresh token, which contains the pool's, sealed.
     pub(crate) refresh_token: String,
@@ -28,7 +24,6 @@ pub(crate) struct TokenSet {
 // === impl Flows ===
 
 impl Flows {
-    /// Returns the tokens of a completed sign-in for the client.
     pub(super) fn issue(&self, tokens: PoolTokens) -> Result<SignedInUser, Problem> {
         let Some(token) = tokens.refresh_token.clone() else {
             log_limited!(error, "app client of the pool issues no refresh tokens");
@@ -60,7 +55,6 @@ impl Flows {
 // === impl TokenSet ===
 
 impl TokenSet {
-    /// Combines tokens of the pool with this service's refresh token.
     pub(super) fn new(tokens: PoolTokens, refresh_token: String) -> Self {
         Self {
             access_token: tokens.access_token,

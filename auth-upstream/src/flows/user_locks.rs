@@ -31,7 +31,6 @@ impl Flows {
             .await
     }
 
-    /// Runs `work` under the lock of a social identity.
     pub(super) async fn with_social_identity<T, E: From<Problem>>(
         &self,
         issuer: &str,

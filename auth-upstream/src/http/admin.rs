@@ -13,19 +13,17 @@ use postern_service::timeline;
 use crate::audit_trail::AuditReader;
 use crate::flows::Flows;
 
-/// The state of the admin routes.
 #[derive(Clone)]
 struct AdminState {
     reader: AuditReader,
     flows: Arc<Flows>,
 }
 
-/// Returns the routes under `/admin/`.
 pub(crate) fn admin_routes(reader: &AuditReader, flows: &Arc<Flows>) -> Router {
     let timeline_reader = reader.clone();
     let read = move |query| {
         let reader = timeline_reader.clone();
-        async move { reader.answer(&query).await }
+        async move { Ok(reader.read(&query).await?) }
     };
     let state = AdminState {
         reader: reader.clone(),

@@ -7,31 +7,28 @@ use http::StatusCode;
 use http::header::{
     CACHE_CONTROL, CONTENT_SECURITY_POLICY, CONTENT_TYPE, HeaderValue, LOCATION, REFERRER_POLICY,
 };
-use postern_core::{Code, Problem};
 use sha2::{Digest, Sha256};
 use url::Url;
 
 use crate::config::TokenDelivery;
 use crate::flows::SocialLanding;
 
-/// The script that submits the form.
 const SUBMIT_SCRIPT: &str = "document.forms[0].submit()";
 
 /// Returns a redirect with the token in the fragment, or a page with a form that submits itself.
 /// Neither puts the token into a query, a path or `Referer`.
-pub(super) fn landing_response(landing: &SocialLanding) -> Result<Response, Problem> {
+pub(super) fn landing_response(landing: &SocialLanding) -> Response {
     let mut response = match landing.delivery {
         TokenDelivery::Fragment => {
-            let location = HeaderValue::from_str(fragment_url(landing).as_str())
-                .map_err(|_| Code::Internal)?;
-            (StatusCode::FOUND, [(LOCATION, location)]).into_response()
+            let location = fragment_url(landing);
+            (StatusCode::FOUND, [(LOCATION, location.as_str())]).into_response()
         }
-        TokenDelivery::FormPost => form_post(landing)?,
+        TokenDelivery::FormPost => form_post(landing),
     };
     let headers = response.headers_mut();
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
     headers.insert(REFERRER_POLICY, HeaderValue::from_static("no-referrer"));
-    Ok(response)
+    response
 }
 
 fn fragment_url(landing: &SocialLanding) -> Url {
@@ -43,7 +40,7 @@ fn fragment_url(landing: &SocialLanding) -> Url {
     url
 }
 
-fn form_post(landing: &SocialLanding) -> Result<Response, Problem> {
+fn form_post(landing: &SocialLanding) -> Response {
     let page = format!(
         "<!doctype html><meta charset=\"utf-8\"><title>Signing in</title>\
          <form method=\"post\" action=\"{}\"><input type=\"hidden\" name=\"{}\" value=\"{}\">\
@@ -57,19 +54,13 @@ fn form_post(landing: &SocialLanding) -> Result<Response, Problem> {
         STANDARD.encode(Sha256::digest(SUBMIT_SCRIPT)),
         landing.ui.origin().ascii_serialization()
     );
-    let policy = HeaderValue::from_str(&policy).map_err(|_| Code::Internal)?;
-    let content_type = HeaderValue::from_static("text/html; charset=utf-8");
-    Ok((
-        [
-            (CONTENT_TYPE, content_type),
-            (CONTENT_SECURITY_POLICY, policy),
-        ],
-        page,
-    )
-        .into_response())
+    let headers = [
+        (CONTENT_TYPE, "text/html; charset=utf-8"),
+        (CONTENT_SECURITY_POLICY, policy.as_str()),
+    ];
+    (headers, page).into_response()
 }
 
-/// Escapes a text for an HTML attribute.
 fn escape(text: &str) -> String {
     text.replace('&', "&amp;")
         .replace('<', "&lt;")
@@ -102,15 +93,11 @@ mod tests {
 
     #[test]
     fn form_can_be_submitted_to_the_ui_only() {
-        let response =
-            landing_response(&landing(TokenDelivery::FormPost, "\"><script>")).expect("page");
-        let policy = response.headers()[CONTENT_SECURITY_POLICY]
-            .to_str()
-            .expect("text");
-        assert!(
-            policy.contains("form-action https://ui.example;"),
-            "{policy}"
-        );
+        let response = landing_response(&landing(TokenDelivery::FormPost, "\"><script>"));
+        let policy = response.headers()[CONTENT_SECURITY_POLICY].to_str();
+        let policy = policy.expect("text");
+        let action = "form-action https://ui.example;";
+        assert!(policy.contains(action), "{policy}");
         assert_eq!(response.headers()[REFERRER_POLICY], "no-referrer");
         assert_eq!(response.headers()[CACHE_CONTROL], "no-store");
     }

@@ -3,11 +3,8 @@
 use postern_core::decode::{Field, Value as Node};
 use serde_json::{Map, Value};
 
-/// Maximum number of fields of a profile.
 const MAX_PROFILE_FIELDS: usize = 32;
-/// Maximum length of a string.
 const MAX_STRING_CHARACTERS: usize = 1024;
-/// Maximum length of a field name.
 const MAX_NAME_CHARACTERS: usize = 64;
 
 /// Reads a profile. `firstName`, `lastName` and `phone` are validated; other fields contain a
@@ -18,14 +15,9 @@ pub(super) fn profile(field: Field<'_>) -> Option<Map<String, Value>> {
         let mut insert = |name: &str, text: Option<String>| {
             fields.extend(text.map(|text| (name.to_owned(), Value::String(text))));
         };
-        insert(
-            "firstName",
-            profile.optional("firstName", |field| field.text(1..=100)),
-        );
-        insert(
-            "lastName",
-            profile.optional("lastName", |field| field.text(1..=100)),
-        );
+        for name in ["firstName", "lastName"] {
+            insert(name, profile.optional(name, |field| field.text(1..=100)));
+        }
         insert("phone", profile.optional("phone", phone));
         fields.extend(profile.entries(other_field));
         Some(fields)

@@ -16,12 +16,9 @@ use crate::flows::{
 
 /// Maximum length of a sealed text. This service issues texts below 8 KiB.
 const MAX_SEALED_BYTES: usize = 16 << 10;
-/// Maximum length of a temporary token.
 const MAX_TEMPORARY_TOKEN_BYTES: usize = 256;
-/// Maximum length of a callback parameter.
 const MAX_CALLBACK_PARAMETER_BYTES: usize = 4096;
 
-/// The body of `POST /api/session`.
 #[derive(Clone, Debug)]
 pub(super) enum LegacySession {
     Login(LoginRequest),

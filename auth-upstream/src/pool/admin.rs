@@ -16,7 +16,6 @@ use super::circuit_breaker::PoolCircuitBreaker;
 use super::error::{PoolError, PoolFault, PoolResult};
 use crate::telemetry::PoolOperation as Op;
 
-/// A client for administrative calls to the pool.
 #[derive(Debug)]
 pub(crate) struct PoolAdmin {
     pub(super) client: Client,
@@ -24,7 +23,6 @@ pub(crate) struct PoolAdmin {
     pub(super) pool: Pool,
 }
 
-/// A user of the pool.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct PoolAccount {
     /// The pool's user name, which differs from the e-mail address.
@@ -33,7 +31,6 @@ pub(crate) struct PoolAccount {
     email: Option<String>,
     /// Whether the e-mail address was verified, by the user or by an operator.
     pub(crate) is_verified: bool,
-    /// Whether the user may sign in.
     pub(crate) is_enabled: bool,
     /// Whether the user was created by an administrator and has not chosen a password yet.
     pub(crate) is_invited: bool,
@@ -44,7 +41,6 @@ pub(crate) struct PoolAccount {
 
 // === impl PoolAdmin ===
 
-/// Builds a call for the user with a name or address.
 macro_rules! admin_call {
     ($admin:expr, $operation:ident, $name:expr) => {
         $admin
@@ -57,19 +53,11 @@ macro_rules! admin_call {
 pub(super) use admin_call;
 
 impl PoolAdmin {
-    /// Confirms a new user without a code.
     pub(crate) async fn confirm_sign_up(&self, name: &str) -> PoolResult {
         let call = admin_call!(self, admin_confirm_sign_up, name);
         self.breaker.run(Op::AdminConfirmSignUp, call.send()).await
     }
 
-    /// Confirms a new user who has proven the address.
-    pub(crate) async fn confirm_verified(&self, name: &str) -> PoolResult {
-        self.confirm_sign_up(name).await?;
-        self.verify_email(name).await
-    }
-
-    /// Marks the address of a user as verified.
     pub(crate) async fn verify_email(&self, name: &str) -> PoolResult {
         let call = admin_call!(self, admin_update_user_attributes, name)
             .user_attributes(attribute("email_verified", "true"));
@@ -91,15 +79,11 @@ impl PoolAdmin {
     /// like it.
     pub(crate) async fn find_owner(&self, email: &EmailAddress) -> PoolResult<Option<PoolAccount>> {
         let found = self.find_user(email.as_str()).await?;
-        let address = email.as_str().to_lowercase();
-        Ok(found.filter(|it| {
-            it.email
-                .as_ref()
-                .is_some_and(|own| own.to_lowercase() == address)
-        }))
+        let address = Some(email.as_str().to_lowercase());
+        let own = |it: &PoolAccount| it.email.as_ref().map(|own| own.to_lowercase());
+        Ok(found.filter(|it| own(it) == address))
     }
 
-    /// Finds a user by user name or e-mail address.
     pub(crate) async fn find_user(&self, name: &str) -> PoolResult<Option<PoolAccount>> {
         let call = admin_call!(self, admin_get_user, name);
         let found = self.breaker.call(Op::AdminGetUser, call.send()).await;
@@ -146,7 +130,6 @@ impl PoolAdmin {
             .await
     }
 
-    /// Revokes all refresh tokens of a user.
     pub(crate) async fn sign_out_everywhere(&self, username: &str) -> PoolResult {
         let call = admin_call!(self, admin_user_global_sign_out, username);
         self.breaker
@@ -154,7 +137,6 @@ impl PoolAdmin {
             .await
     }
 
-    /// Returns the settings of this or another pool.
     pub(crate) async fn describe_pool(&self, pool: &str) -> PoolResult<UserPoolType> {
         let call = self.client.describe_user_pool().user_pool_id(pool);
         let response = self.breaker.call(Op::DescribeUserPool, call.send()).await?;
@@ -162,7 +144,6 @@ impl PoolAdmin {
         pool.ok_or_else(|| no_answer("response without the pool"))
     }
 
-    /// Returns the settings of an app client of this or another pool.
     pub(crate) async fn describe_app_client(
         &self,
         pool: &str,

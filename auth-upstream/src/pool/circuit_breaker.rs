@@ -33,14 +33,11 @@ const POLICY: BreakerPolicy = BreakerPolicy {
 
 /// The duration of a call after which the pool is probed.
 const PROBE_AFTER: Duration = Duration::from_millis(300);
-/// The duration of a slow call.
 const SLOW_CALL: Duration = Duration::from_secs(2);
 /// Slow calls in a row from which on the pool counts as failing.
 const MAX_SLOW_CALLS: u32 = 3;
-/// Timeout of a liveness probe.
 const PROBE_TIMEOUT: Duration = Duration::from_millis(450);
 
-/// A circuit breaker that rejects calls to a failing pool.
 #[derive(Debug)]
 pub(crate) struct PoolCircuitBreaker {
     clock: Clock,
@@ -48,7 +45,6 @@ pub(crate) struct PoolCircuitBreaker {
     probe: LivenessProbe,
     metrics: Metrics,
     availability: Dependency,
-    /// Slow calls since the last fast one.
     slow_calls: AtomicU32,
 }
 
@@ -56,12 +52,10 @@ pub(crate) struct PoolCircuitBreaker {
 #[derive(Debug)]
 struct LivenessProbe {
     http: reqwest::Client,
-    /// The URL of the pool's public keys.
     url: Url,
     last: tokio::sync::Mutex<Option<ProbeResult>>,
 }
 
-/// A failed call.
 #[derive(Debug)]
 struct CallFailure {
     error: PoolError,
@@ -132,15 +126,17 @@ impl PoolCircuitBreaker {
         match &result {
             Err(failure) if outcome == PoolCallOutcome::Unavailable => {
                 self.availability.record_failure(&failure.cause);
+                self.breaker.lock().record_failure(self.clock.now());
             }
-            Ok(_) | Err(_) => self.record_answer(operation, elapsed),
+            Ok(_) | Err(_) => {
+                self.record_answer(operation, elapsed);
+                self.breaker.lock().record_success();
+            }
         }
-        self.record(outcome == PoolCallOutcome::Unavailable);
         self.metrics.observe_pool_call(operation, outcome, elapsed);
         result.map_err(|failure| fault(failure.error))
     }
 
-    /// Makes a call whose response is not used.
     pub(crate) async fn run<T, E: ProvideErrorMetadata>(
         &self,
         operation: PoolOperation,
@@ -161,7 +157,6 @@ impl PoolCircuitBreaker {
         self.availability.record_success();
     }
 
-    /// Waits for the call, or until a liveness probe fails.
     async fn call_or_probe<T, E: ProvideErrorMetadata>(
         &self,
         operation: PoolOperation,
@@ -193,15 +188,6 @@ impl PoolCircuitBreaker {
 
     fn allows_call(&self) -> bool {
         self.breaker.lock().allows_call(self.clock.now())
-    }
-
-    fn record(&self, is_failure: bool) {
-        let mut breaker = self.breaker.lock();
-        if is_failure {
-            breaker.record_failure(self.clock.now());
-        } else {
-            breaker.record_success();
-        }
     }
 }
 
@@ -262,13 +248,8 @@ impl LivenessProbe {
             return result.is_alive;
         }
         let started_at = Instant::now();
-        let response = self
-            .http
-            .get(self.url.clone())
-            .timeout(PROBE_TIMEOUT)
-            .send()
-            .await;
-        let is_alive = response.is_ok();
+        let probe = self.http.get(self.url.clone()).timeout(PROBE_TIMEOUT);
+        let is_alive = probe.send().await.is_ok();
         *last = Some(ProbeResult {
             started_at,
             is_alive,
@@ -285,15 +266,10 @@ mod tests {
 
     use super::*;
 
-    /// Starts a server that accepts connections and never responds.
     async fn unresponsive_server() -> Url {
-        let listener = tokio::net::TcpListener::bind("127.0.0.1:0")
-            .await
-            .expect("a port");
-        let url = format!(
-            "http://{}/jwks.json",
-            listener.local_addr().expect("an address")
-        );
+        let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await;
+        let listener = listener.expect("a port");
+        let url = format!("http://{}/jwks.json", listener.local_addr().expect("bound"));
         tokio::spawn(async move {
             let mut connections = Vec::new();
             while let Ok(connection) = listener.accept().await {
@@ -359,15 +335,11 @@ mod tests {
         );
         assert!(metrics.health.is_ready());
         let families = metrics.registry.gather();
-        let calls = families
-            .iter()
-            .find(|family| family.name() == "postern_auth_pool_call_seconds")
-            .expect("the histogram");
-        let labels: Vec<_> = calls.get_metric()[0]
-            .get_label()
-            .iter()
-            .map(|label| (label.name(), label.value()))
-            .collect();
+        let name = "postern_auth_pool_call_seconds";
+        let calls = families.iter().find(|family| family.name() == name);
+        let labels = calls.expect("the histogram").get_metric()[0].get_label();
+        let labels = labels.iter().map(|label| (label.name(), label.value()));
+        let labels: Vec<_> = labels.collect();
         assert_eq!(
             labels,
             [("operation", "InitiateAuth"), ("outcome", "unavailable")]

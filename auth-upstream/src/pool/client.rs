@@ -10,22 +10,13 @@ use aws_sdk_cognitoidentityprovider::config::timeout::TimeoutConfig;
 use aws_sdk_cognitoidentityprovider::config::{
     Builder, Credentials, IdentityCache, Region, StalledStreamProtectionConfig,
 };
-
-use postern_core::Secret;
 use postern_core::identity::IdentityConfig;
 
 /// Credentials for signed, administrative calls. Sign-in, refresh and registration are not signed.
 #[derive(Clone, Debug)]
 pub enum AwsCredentials {
     /// Access keys that the operator configures.
-    Static {
-        /// Access key id.
-        access_key_id: String,
-        /// Secret access key.
-        secret_access_key: Secret,
-        /// Session token of temporary credentials.
-        session_token: Option<Secret>,
-    },
+    Static(Credentials),
     /// Amazon's default provider chain: environment, profile, web identity, container, instance
     /// metadata.
     #[cfg(feature = "aws-credential-chain")]
@@ -43,16 +34,7 @@ pub async fn pool_client(
     let config = client_config(identity, deadline);
     let config = match credentials {
         None => config.identity_cache(IdentityCache::no_cache()),
-        Some(AwsCredentials::Static {
-            access_key_id,
-            secret_access_key,
-            session_token,
-        }) => {
-            let session_token = session_token.map(|token| token.expose().to_owned());
-            let secret = secret_access_key.expose();
-            let keys = Credentials::new(access_key_id, secret, session_token, None, "postern");
-            config.credentials_provider(keys)
-        }
+        Some(AwsCredentials::Static(keys)) => config.credentials_provider(keys),
         #[cfg(feature = "aws-credential-chain")]
         Some(AwsCredentials::DefaultChain) => {
             let region = Region::new(identity.region.clone());

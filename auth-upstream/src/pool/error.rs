@@ -25,7 +25,6 @@ pub(crate) struct PoolFault {
     pub(crate) error: PoolError,
 }
 
-/// The result of a call to the pool.
 pub(crate) type PoolResult<T = ()> = Result<T, PoolFault>;
 
 /// The problem codes of calls that the pool refuses because of their input, which is the client's but
@@ -41,7 +40,6 @@ const FAILURE_CODES: [(Op, Code); 8] = [
     (Op::RevokeToken, Code::InvalidRefreshToken),
 ];
 
-/// The meaning of an error response of the pool.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum PoolError {
     #[error("not authorized")]
@@ -85,7 +83,6 @@ pub(crate) enum PoolError {
 // === impl PoolError ===
 
 impl PoolError {
-    /// Converts an error of the SDK.
     pub(super) fn from_sdk<E: ProvideErrorMetadata>(
         operation: Op,
         error: &SdkError<E, HttpResponse>,
@@ -275,7 +272,6 @@ impl PoolFault {
 }
 
 impl From<PoolFault> for Problem {
-    /// Returns the problem for the client, without the pool's message.
     fn from(fault: PoolFault) -> Self {
         let code = fault.code();
         let is_throttled = fault.error == PoolError::Throttled;

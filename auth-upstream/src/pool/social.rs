@@ -7,7 +7,6 @@ use postern_core::email::EmailAddress;
 use postern_core::identity::{SocialAccount, SocialProofKey, SocialStatement};
 
 use super::error::{PoolError, PoolFault, PoolResult};
-use super::sign_in_step::sign_in_step;
 use super::{PoolChallenge, SignInStep, UserPool};
 use crate::crypto::random;
 use crate::telemetry::PoolOperation;
@@ -17,7 +16,6 @@ const CUSTOM_CHALLENGE: &str = "CUSTOM_CHALLENGE";
 /// A sign-in that waits for the proof.
 #[derive(Debug)]
 pub(crate) struct SocialChallenge {
-    /// The pool's user name.
     pub(crate) username: String,
     pub(crate) account: SocialAccount,
     session: String,
@@ -38,15 +36,9 @@ impl UserPool {
         &self,
         name: &str,
     ) -> PoolResult<Option<SocialChallenge>> {
-        let call = self
-            .client
-            .initiate_auth()
-            .auth_flow(AuthFlowType::CustomAuth)
-            .client_id(self.client_id())
-            .set_auth_parameters(Some(self.parameters(name)));
-        let response = self.breaker.call(PoolOperation::InitiateAuth, call.send());
-        let step = match response.await {
-            Ok(response) => sign_in_step!(PoolOperation::InitiateAuth, name, response)?,
+        let response = self.initiate(AuthFlowType::CustomAuth, name, None).await;
+        let step = match response {
+            Ok(response) => response.step(PoolOperation::InitiateAuth, name)?,
             Err(fault) if fault.error == PoolError::UserNotFound => return Ok(None),
             Err(PoolFault {
                 error: PoolError::InvalidParameter(_) | PoolError::Unsupported,

@@ -11,7 +11,6 @@ use serde_json::Value;
 use super::error::{PoolError, PoolFault, PoolResult};
 use crate::telemetry::PoolOperation;
 
-/// Tokens that the pool issued for a sign-in or a refresh.
 #[derive(Clone)]
 pub(crate) struct PoolTokens {
     pub(crate) access_token: String,
@@ -36,7 +35,6 @@ pub(crate) struct AccessTokenClaims {
 // === impl PoolTokens ===
 
 impl PoolTokens {
-    /// Reads the tokens of a response.
     pub(super) fn read(
         operation: PoolOperation,
         result: Option<AuthenticationResultType>,
@@ -69,7 +67,6 @@ impl PoolTokens {
 // === impl AccessTokenClaims ===
 
 impl AccessTokenClaims {
-    /// Reads the claims of an access token.
     pub(crate) fn decode(token: &str) -> Option<Self> {
         decode(token)
     }

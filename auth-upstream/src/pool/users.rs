@@ -30,7 +30,6 @@ impl PoolAdmin {
         Ok(json!({ "users": users, "nextCursor": response.pagination_token() }))
     }
 
-    /// Returns the names of the pool's groups, or of those that a user is in.
     pub(crate) async fn groups(&self, of_user: Option<&str>) -> PoolResult<Vec<String>> {
         let groups = if let Some(name) = of_user {
             let call = admin_call!(self, admin_list_groups_for_user, name).limit(PAGE_SIZE);
@@ -47,13 +46,11 @@ impl PoolAdmin {
         Ok(groups.filter_map(|group| group.group_name).collect())
     }
 
-    /// Adds a user to a group.
     pub(crate) async fn add_to_group(&self, name: &str, group: &str) -> PoolResult {
         let call = admin_call!(self, admin_add_user_to_group, name).group_name(group);
         self.breaker.run(Op::AdminAddUserToGroup, call.send()).await
     }
 
-    /// Removes a user from a group.
     pub(crate) async fn remove_from_group(&self, name: &str, group: &str) -> PoolResult {
         let call = admin_call!(self, admin_remove_user_from_group, name).group_name(group);
         self.breaker
@@ -61,13 +58,11 @@ impl PoolAdmin {
             .await
     }
 
-    /// Permits the sign-ins of a user.
     pub(crate) async fn enable(&self, name: &str) -> PoolResult {
         let call = admin_call!(self, admin_enable_user, name);
         self.breaker.run(Op::AdminEnableUser, call.send()).await
     }
 
-    /// Refuses the sign-ins of a user.
     pub(crate) async fn disable(&self, name: &str) -> PoolResult {
         let call = admin_call!(self, admin_disable_user, name);
         self.breaker.run(Op::AdminDisableUser, call.send()).await

@@ -41,11 +41,8 @@ use crate::crypto::{hex, random};
 
 /// The delays after failures beyond the free ones.
 const ATTEMPT_DELAYS: Backoff = Backoff::new(Duration::from_secs(1), Duration::from_secs(15 * 60));
-/// The window in which failures in total are counted.
 const TOTAL_WINDOW: Duration = Duration::from_secs(60);
-/// The prefix of the cache keys of counters with delays.
 const COUNTER_PREFIX: &str = "postern:auth:attempts";
-/// The prefix of other cache keys.
 const KEY_PREFIX: &str = "postern:auth:abuse";
 
 settings! {
@@ -77,14 +74,11 @@ named! {
     /// The kinds of attempts. Each kind is counted separately.
     AttemptKind {
         Password = "password",
-        /// A code for a password reset.
         ResetCode = "reset",
         /// A request for such a code. Each purpose counts by itself, so that the requests of one, which
         /// need not send a code, keep nobody from getting that of another.
         ResetRequest = "forgot",
-        /// A registration that sends a code.
         ConfirmationRequest = "confirm_request",
-        /// A social sign-in that sends a code.
         LinkRequest = "link_request",
         /// A code that confirms the address of a registration or of a social identity.
         ConfirmationCode = "confirm",
@@ -112,7 +106,6 @@ pub(crate) struct AttemptLimiter {
 #[must_use = "an attempt that is dropped counts as a failure"]
 pub(crate) struct Attempt {
     limiter: AttemptLimiter,
-    /// The counter of the account; `None` if no account is named.
     account: Option<ReservedScope>,
     /// Counters of address and network. Empty once the outcome is recorded.
     client_scopes: Vec<ReservedScope>,
@@ -417,7 +410,6 @@ fn account_digest(account: &str) -> String {
     hex(&Sha256::digest(account.to_ascii_lowercase())[..16])
 }
 
-/// Returns the /24 or /64 network of an address.
 pub(crate) fn network(address: IpAddr) -> String {
     IpNetwork::of(address, 24, 64).to_string()
 }

@@ -5,19 +5,15 @@ use std::time::Duration;
 use postern_core::Clock;
 use postern_store::cache::{AttemptOutcome, AttemptPolicy, AttemptReservation, Cache, CacheError};
 
-/// The label of a cache in this process's memory.
 const MEMORY_CACHE_LABEL: &str = "memory:";
 
 /// A cache for limits: shared by all replicas, with a fallback for this process alone.
 #[derive(Clone, Debug)]
 pub(crate) struct FallbackCache {
-    /// The cache that all replicas see.
     pub(super) shared: Cache,
-    /// The cache of this process, which no other replica sees.
     pub(super) local: Cache,
 }
 
-/// A counted attempt, and the cache that counts it.
 #[derive(Clone, Debug)]
 pub(super) struct FallbackReservation {
     pub(super) reservation: AttemptReservation,

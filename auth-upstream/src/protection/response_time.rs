@@ -16,7 +16,6 @@ use crate::crypto::random;
 /// The number of recent durations kept for each kind of attempt; few, to follow the load.
 const SAMPLES_PER_KIND: usize = 64;
 
-/// Durations of recent failed attempts, by kind.
 #[derive(Debug, Default)]
 pub(crate) struct ResponseTimePadding(Mutex<BTreeMap<&'static str, VecDeque<Duration>>>);
 

@@ -18,13 +18,10 @@ const COLUMN_COUNT: usize = 10;
 const DELETE_OLD: &str = "DELETE FROM auth_audit WHERE id IN \
      (SELECT id FROM auth_audit WHERE at < $1 ORDER BY at LIMIT $2)";
 
-/// A stored audit event.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) struct AuditRow {
-    /// A UUIDv7.
     pub(crate) id: String,
-    /// Milliseconds since the epoch.
     #[serde(serialize_with = "instant")]
     pub(crate) at: i64,
     #[serde(rename = "event")]
@@ -78,9 +75,7 @@ pub(crate) enum AuditSelector {
 #[derive(Clone, Debug)]
 pub(crate) struct AuditQuery {
     pub(crate) selector: AuditSelector,
-    /// Events at or after this time.
     pub(crate) since: Timestamp,
-    /// Events before this time.
     pub(crate) until: Timestamp,
     /// Only events older than this one, in the order of the result.
     pub(crate) after: Option<AuditPosition>,
@@ -90,7 +85,6 @@ pub(crate) struct AuditQuery {
 /// The position of an event among all: its time and its id.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct AuditPosition {
-    /// Milliseconds since the epoch.
     pub(crate) at: i64,
     pub(crate) id: String,
 }
@@ -121,7 +115,6 @@ impl AuditSelector {
 // === impl AuthStore ===
 
 impl AuthStore {
-    /// Stores events in one statement.
     pub(crate) async fn insert_audit_rows(&self, rows: &[AuditRow]) -> Stored {
         let tuple = |row: usize| {
             let columns = (1..=COLUMN_COUNT).map(|column| row * COLUMN_COUNT + column);
@@ -153,7 +146,6 @@ impl AuthStore {
         }).await)
     }
 
-    /// Returns the newest events of a selection, newest first.
     pub(crate) async fn audit_rows(&self, query: &AuditQuery) -> Stored<Vec<AuditRow>> {
         let sql = format!(
             "SELECT {COLUMNS} FROM auth_audit WHERE at >= $1 AND at < $2 \

@@ -2,7 +2,6 @@
 
 use postern_store::database::Migrations;
 
-/// The migrations, in both SQL dialects.
 pub(super) const MIGRATIONS: Migrations = Migrations {
     owner: "postern_auth",
     postgres: &[(1, include_str!("schema/postgres.sql"))],

@@ -30,6 +30,8 @@ const DELETE_USER: &str = "DELETE FROM auth_social_users WHERE issuer = $1 AND s
 /// The time for which a person who does not finish the sign-in is kept, in milliseconds.
 const USER_RETENTION_MS: i64 = 90 * 86_400_000;
 
+pub(crate) type SocialId<'a> = (&'a str, &'a str);
+
 /// The user of a social identity.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct SocialIdentity {
@@ -37,7 +39,6 @@ pub(crate) struct SocialIdentity {
     pub(crate) user_id: String,
     /// The pool's user name; `None` if there is no pool user.
     pub(crate) username: Option<String>,
-    /// Whether the profile was saved at the actor service.
     pub(crate) profile_saved: bool,
 }
 
@@ -56,19 +57,21 @@ const USER_CONTEXT: &str = "postern social user";
 
 impl SocialIdentity {
     /// Returns the user name for the database: a name of its own may be an address, and is sealed.
-    fn sealed_username(&self, key_ring: &KeyRing, issuer: &str, subject: &str) -> Option<String> {
+    fn sealed_username(
+        &self,
+        key_ring: &KeyRing,
+        (issuer, subject): SocialId<'_>,
+    ) -> Option<String> {
         let name = self.username.as_deref()?;
+        if name == self.user_id {
+            return Some(name.to_owned());
+        }
         let context = [USERNAME_CONTEXT, issuer, subject];
-        let is_subject = name == self.user_id;
-        Some(if is_subject {
-            name.to_owned()
-        } else {
-            key_ring.seal(&context, name.as_bytes())
-        })
+        Some(key_ring.seal(&context, name.as_bytes()))
     }
 
     /// Opens the user name. Without its key, the account is unknown.
-    fn opened(mut self, key_ring: &KeyRing, issuer: &str, subject: &str) -> Self {
+    fn opened(mut self, key_ring: &KeyRing, (issuer, subject): SocialId<'_>) -> Self {
         if let Some(sealed) = self.username.take_if(|name| *name != self.user_id) {
             self.username = open_text(key_ring, &[USERNAME_CONTEXT, issuer, subject], &sealed);
         }
@@ -79,34 +82,22 @@ impl SocialIdentity {
 // === impl AuthStore ===
 
 impl AuthStore {
-    /// Returns the user of a social identity, if known.
-    pub(crate) async fn social_identity(
-        &self,
-        issuer: &str,
-        subject: &str,
-    ) -> Stored<Option<SocialIdentity>> {
+    pub(crate) async fn social_identity(&self, id: SocialId<'_>) -> Stored<Option<SocialIdentity>> {
         let found: Option<SocialIdentity> =
-            fetch!(self.writer, fetch_optional, SELECT_SOCIAL_IDENTITY; issuer, subject)?;
-        Ok(found.map(|it| it.opened(&self.key_ring, issuer, subject)))
+            fetch!(self.writer, fetch_optional, SELECT_SOCIAL_IDENTITY; id.0, id.1)?;
+        Ok(found.map(|it| it.opened(&self.key_ring, id)))
     }
 
-    /// Returns whether the user has a social identity.
     pub(crate) async fn has_social_identity(&self, user_id: &str) -> Stored<bool> {
         let (found,): (i64,) = fetch!(self.writer, fetch_one, COUNT_SOCIAL_IDENTITIES; user_id)?;
         Ok(found > 0)
     }
 
     /// Deletes a social identity if it belongs to this user.
-    pub(crate) async fn delete_social_identity(
-        &self,
-        issuer: &str,
-        subject: &str,
-        user_id: &str,
-    ) -> Stored {
-        execute!(self, DELETE_SOCIAL_IDENTITY; issuer, subject, user_id).map(drop)
+    pub(crate) async fn delete_social_identity(&self, id: SocialId<'_>, user_id: &str) -> Stored {
+        execute!(self, DELETE_SOCIAL_IDENTITY; id.0, id.1, user_id).map(drop)
     }
 
-    /// Deletes all social identities of a user.
     pub(crate) async fn delete_social_identities_of(&self, user_id: &str) -> Stored {
         execute!(self, DELETE_SOCIAL_IDENTITIES_OF; user_id).map(drop)
     }
@@ -114,37 +105,25 @@ impl AuthStore {
     /// Inserts the user of a social identity and returns the stored one: the first writer wins.
     pub(crate) async fn insert_social_identity(
         &self,
-        issuer: &str,
-        subject: &str,
-        identity: &SocialIdentity,
+        id: SocialId<'_>,
+        user: &SocialIdentity,
     ) -> Stored<SocialIdentity> {
-        let SocialIdentity {
-            user_id,
-            profile_saved,
-            ..
-        } = identity;
-        let username = identity.sealed_username(&self.key_ring, issuer, subject);
-        execute!(self, INSERT_SOCIAL_IDENTITY; issuer, subject, user_id, &username, *profile_saved)?;
+        let (user_id, is_saved) = (&user.user_id, user.profile_saved);
+        let username = user.sealed_username(&self.key_ring, id);
+        execute!(self, INSERT_SOCIAL_IDENTITY; id.0, id.1, user_id, &username, is_saved)?;
         let stored: SocialIdentity =
-            fetch!(self.writer, fetch_one, SELECT_SOCIAL_IDENTITY; issuer, subject)?;
-        Ok(stored.opened(&self.key_ring, issuer, subject))
+            fetch!(self.writer, fetch_one, SELECT_SOCIAL_IDENTITY; id.0, id.1)?;
+        Ok(stored.opened(&self.key_ring, id))
     }
 
-    /// Stores the provider's sealed refresh token.
-    pub(crate) async fn save_provider_token(
-        &self,
-        issuer: &str,
-        subject: &str,
-        sealed: &str,
-    ) -> Stored {
-        execute!(self, SAVE_PROVIDER_TOKEN; issuer, subject, sealed).map(drop)
+    pub(crate) async fn save_provider_token(&self, id: SocialId<'_>, sealed: &str) -> Stored {
+        execute!(self, SAVE_PROVIDER_TOKEN; id.0, id.1, sealed).map(drop)
     }
 
     /// Keeps what a provider has sent of a person until the profile is saved.
     pub(crate) async fn keep_social_user(
         &self,
-        issuer: &str,
-        subject: &str,
+        (issuer, subject): SocialId<'_>,
         user: &str,
         now: Timestamp,
     ) -> Stored {
@@ -154,16 +133,15 @@ impl AuthStore {
         execute!(self, KEEP_USER; issuer, subject, &sealed, now.0).map(drop)
     }
 
-    pub(crate) async fn social_user(&self, issuer: &str, subject: &str) -> Stored<Option<String>> {
+    pub(crate) async fn social_user(&self, id: SocialId<'_>) -> Stored<Option<String>> {
         let found: Option<(String,)> =
-            fetch!(self.writer, fetch_optional, SELECT_USER; issuer, subject)?;
-        let context = [USER_CONTEXT, issuer, subject];
+            fetch!(self.writer, fetch_optional, SELECT_USER; id.0, id.1)?;
+        let context = [USER_CONTEXT, id.0, id.1];
         Ok(found.and_then(|(sealed,)| open_text(&self.key_ring, &context, &sealed)))
     }
 
-    /// Marks the profile of a social identity as saved.
-    pub(crate) async fn mark_profile_saved(&self, issuer: &str, subject: &str) -> Stored {
-        execute!(self, DELETE_USER; issuer, subject)?;
-        execute!(self, MARK_PROFILE_SAVED; issuer, subject).map(drop)
+    pub(crate) async fn mark_profile_saved(&self, id: SocialId<'_>) -> Stored {
+        execute!(self, DELETE_USER; id.0, id.1)?;
+        execute!(self, MARK_PROFILE_SAVED; id.0, id.1).map(drop)
     }
 }

@@ -14,7 +14,6 @@ async fn stores() -> Vec<(AuthStore, TestDatabase)> {
     stores
 }
 
-/// Returns what a statement returns.
 async fn ok<T, E: std::fmt::Debug>(statement: impl Future<Output = Result<T, E>>) -> T {
     statement.await.expect("no error")
 }
@@ -91,9 +90,9 @@ async fn user_name_that_is_an_address_is_sealed() {
         };
         for (subject, name) in [("1", "a"), ("2", "ada@example.com")] {
             let named = named(name);
-            let inserted = store.insert_social_identity(ISSUER, subject, &named);
+            let inserted = store.insert_social_identity((ISSUER, subject), &named);
             assert_eq!(inserted.await.expect("inserted"), named);
-            let found = store.social_identity(ISSUER, subject).await;
+            let found = store.social_identity((ISSUER, subject)).await;
             assert_eq!(found.expect("read"), Some(named));
         }
         let select = "SELECT username FROM auth_social_identities ORDER BY subject";
@@ -102,7 +101,7 @@ async fn user_name_that_is_an_address_is_sealed() {
         assert!(!names[1].0.contains("ada"), "{}", names[1].0);
         // With other keys the account is unknown.
         let other = AuthStore::of(store.database.clone());
-        let found = other.social_identity(ISSUER, "2").await.expect("read");
+        let found = other.social_identity((ISSUER, "2")).await.expect("read");
         assert_eq!(found.expect("an identity").username, None);
         ok(store.delete_social_identities_of("a")).await;
         assert!(!ok(store.has_social_identity("a")).await);
@@ -112,31 +111,23 @@ async fn user_name_that_is_an_address_is_sealed() {
 #[tokio::test]
 async fn first_writer_determines_the_user_of_an_identity() {
     for (store, _database) in stores().await {
-        let (issuer, subject) = (ISSUER, "1");
-        assert_eq!(ok(store.social_identity(issuer, subject)).await, None);
+        let id = (ISSUER, "1");
+        assert_eq!(ok(store.social_identity(id)).await, None);
         for user_id in ["a", "b"] {
-            let kept = store
-                .insert_social_identity(issuer, subject, &identity(user_id))
-                .await;
-            assert_eq!(kept.expect("kept"), identity("a"), "the first one is kept");
+            let user = identity(user_id);
+            let kept = ok(store.insert_social_identity(id, &user)).await;
+            assert_eq!(kept, identity("a"), "the first one is kept");
         }
-        assert_eq!(
-            ok(store.social_identity(issuer, subject)).await,
-            Some(identity("a"))
-        );
-        ok(store.mark_profile_saved(issuer, subject)).await;
-        assert!(
-            ok(store.social_identity(issuer, subject))
-                .await
-                .expect("an identity")
-                .profile_saved
-        );
-        ok(store.save_provider_token(issuer, subject, "v1.k.n.c")).await;
+        let stored = async || ok(store.social_identity(id)).await.expect("an identity");
+        assert_eq!(stored().await, identity("a"));
+        ok(store.mark_profile_saved(id)).await;
+        assert!(stored().await.profile_saved);
+        ok(store.save_provider_token(id, "v1.k.n.c")).await;
         assert_eq!(store.provider_tokens().await[0].2, "v1.k.n.c");
         assert!(ok(store.has_social_identity("a")).await);
-        ok(store.delete_social_identity(issuer, subject, "b")).await;
+        ok(store.delete_social_identity(id, "b")).await;
         assert!(ok(store.has_social_identity("a")).await);
-        ok(store.delete_social_identity(issuer, subject, "a")).await;
+        ok(store.delete_social_identity(id, "a")).await;
         assert!(!ok(store.has_social_identity("a")).await);
     }
 }

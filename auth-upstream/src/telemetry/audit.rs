@@ -12,11 +12,10 @@ use std::ops::Deref;
 
 use postern_core::Problem;
 
-use super::{AuditQueue, Metrics};
+use super::AuditLog;
 use crate::client::ClientContext;
 
 named! {
-    /// The operations that are audited.
     Operation {
         /// A sign-in with a password, or a further step of it.
         SignIn = "sign_in",
@@ -26,13 +25,11 @@ named! {
         RefreshReuse = "refresh_reuse",
         Logout = "sign_out",
         PasswordReset = "password_reset",
-        /// The request of a code for a password reset.
         RequestResetCode = "password_reset_code",
         SocialSignIn = "social_sign_in",
         /// The link of a social identity to a pool user, and the deletion of an unverified account
         /// before it.
         SocialLink = "social_link",
-        /// The exchange of a temporary token.
         Exchange = "exchange",
         /// The completion or reversal of an interrupted registration.
         Compensate = "compensate",
@@ -43,13 +40,6 @@ named! {
         SetPassword = "password_set",
         ChangeGroups = "group_change",
     }
-}
-
-/// Writes audit events and counts operations.
-#[derive(Clone, Debug)]
-pub(crate) struct AuditLog {
-    metrics: Metrics,
-    queue: AuditQueue,
 }
 
 /// The successful outcome of an operation, before it is audited.
@@ -64,7 +54,6 @@ pub(crate) struct Completed<T> {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Audited<T>(T);
 
-/// The outcome of an audited operation.
 pub(crate) type AuditedResult<T, E = Problem> = Result<Audited<T>, Audited<E>>;
 
 // === impl Operation ===
@@ -88,13 +77,18 @@ impl Operation {
     }
 }
 
+// === impl Completed ===
+
+impl<T> Completed<T> {
+    pub(crate) fn new(subject: impl Into<String>, value: T) -> Self {
+        let subject = subject.into();
+        Self { subject, value }
+    }
+}
+
 // === impl AuditLog ===
 
 impl AuditLog {
-    pub(crate) fn new(metrics: Metrics, queue: AuditQueue) -> Self {
-        Self { metrics, queue }
-    }
-
     /// Records the outcome of an operation and returns it as audited.
     pub(crate) fn complete<T>(
         &self,
@@ -133,7 +127,8 @@ impl AuditLog {
         outcome: &str,
     ) {
         self.log(client, operation, subject, outcome);
-        self.metrics.count_operation(operation, outcome);
+        let labels = [operation.name(), outcome];
+        self.metrics.own.operations.with_label_values(&labels).inc();
     }
 
     /// Writes an event without counting it.
@@ -144,7 +139,7 @@ impl AuditLog {
         subject: &str,
         outcome: &str,
     ) {
-        self.queue.submit(client, operation, subject, outcome);
+        self.submit(client, operation, subject, outcome);
         let request_id = &*client.request_id;
         let operation = operation.name();
         tracing::info!(target: "postern_auth::audit", operation, subject, outcome, request_id, "audit");
@@ -159,7 +154,6 @@ impl<T> Audited<T> {
         self.0
     }
 
-    /// Converts the value, which stays audited.
     pub(crate) fn map<U>(self, convert: impl FnOnce(T) -> U) -> Audited<U> {
         Audited(convert(self.0))
     }

@@ -1,4 +1,4 @@
-//! The queue between the flows, which never wait for it, and the task that stores audit events.
+//! The audit log, and its queue to the task that stores audit events, for which no flow waits.
 
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -19,7 +19,6 @@ const QUEUE_CAPACITY: usize = 4096;
 const MAX_ANONYMOUS_EVENTS_PER_MINUTE: u32 = 3000;
 const MINUTE_MS: i64 = 60_000;
 
-/// An event to be stored.
 #[derive(Clone, Debug)]
 pub(crate) struct AuditEvent {
     /// `None` after the machine has slept: the time of the database at which the event is stored counts.
@@ -45,16 +44,15 @@ named! {
         QueueFull = "queue_full",
         /// More than [`MAX_ANONYMOUS_EVENTS_PER_MINUTE`].
         RateLimit = "rate_limit",
-        /// The database rejected the statement.
         Rejected = "rejected",
     }
 }
 
-/// The sending end of the queue.
+/// Writes audit events and counts operations.
 #[derive(Clone, Debug)]
-pub(crate) struct AuditQueue {
+pub(crate) struct AuditLog {
     events: mpsc::Sender<AuditEvent>,
-    metrics: Metrics,
+    pub(super) metrics: Metrics,
     clock: Clock,
     anonymous: Arc<Mutex<AnonymousCount>>,
 }
@@ -66,24 +64,24 @@ struct AnonymousCount {
     events: u32,
 }
 
-// === impl AuditQueue ===
+// === impl AuditLog ===
 
-impl AuditQueue {
-    /// Creates a queue and its receiving end.
+impl AuditLog {
+    /// Creates a log and the receiving end of its queue.
     pub(crate) fn new(metrics: Metrics, clock: Clock) -> (Self, mpsc::Receiver<AuditEvent>) {
         let (events, receiver) = mpsc::channel(QUEUE_CAPACITY);
-        let queue = Self {
+        let log = Self {
             events,
             metrics,
             clock,
             anonymous: Arc::default(),
         };
-        (queue, receiver)
+        (log, receiver)
     }
 
     /// Submits an event without waiting. It is dropped and counted if the queue is full, and if
     /// too many events have no subject.
-    pub(crate) fn submit(
+    pub(super) fn submit(
         &self,
         client: &ClientContext,
         operation: Operation,
@@ -131,40 +129,40 @@ mod tests {
 
     use super::*;
 
-    fn queue() -> (AuditQueue, mpsc::Receiver<AuditEvent>, Clock) {
+    fn log() -> (AuditLog, mpsc::Receiver<AuditEvent>, Clock) {
         let clock = Clock::manual(Timestamp(0));
         let metrics = Metrics::new().expect("metrics");
-        let (queue, receiver) = AuditQueue::new(metrics, clock.clone());
-        (queue, receiver, clock)
+        let (log, receiver) = AuditLog::new(metrics, clock.clone());
+        (log, receiver, clock)
     }
 
     #[tokio::test]
     async fn full_queue_drops_and_counts_without_waiting() {
-        let (queue, mut receiver, _) = queue();
+        let (log, mut receiver, _) = log();
         let client = ClientContext::new("r".into(), None);
         for _ in 0..QUEUE_CAPACITY + 3 {
-            queue.submit(&client, Operation::SignIn, "subject", "ok");
+            log.submit(&client, Operation::SignIn, "subject", "ok");
         }
-        let dropped = |reason| queue.metrics.audit_drops(reason);
+        let dropped = |reason| log.metrics.audit_drops(reason);
         assert_eq!(dropped(AuditDropReason::QueueFull), 3);
         assert_eq!(receiver.len(), QUEUE_CAPACITY);
         receiver.recv().await.expect("an event");
-        queue.submit(&client, Operation::SignIn, "subject", "ok");
+        log.submit(&client, Operation::SignIn, "subject", "ok");
         assert_eq!(dropped(AuditDropReason::QueueFull), 3);
     }
 
     #[tokio::test]
     async fn guesses_of_a_flood_are_not_all_stored() {
-        let (queue, receiver, clock) = queue();
+        let (log, receiver, clock) = log();
         let client = ClientContext::new("r".into(), None);
-        let guess = || queue.submit(&client, Operation::SignIn, "", "invalid_credentials");
+        let guess = || log.submit(&client, Operation::SignIn, "", "invalid_credentials");
         let limit = usize::try_from(MAX_ANONYMOUS_EVENTS_PER_MINUTE).expect("small");
         for _ in 0..limit + 5 {
             guess();
         }
         assert_eq!(receiver.len(), limit);
-        assert_eq!(queue.metrics.audit_drops(AuditDropReason::RateLimit), 5);
-        queue.submit(&client, Operation::SignIn, "subject", "ok");
+        assert_eq!(log.metrics.audit_drops(AuditDropReason::RateLimit), 5);
+        log.submit(&client, Operation::SignIn, "subject", "ok");
         clock.advance(Duration::from_secs(60));
         guess();
         assert_eq!(receiver.len(), limit + 2);

@@ -9,33 +9,26 @@ use postern_service::http::{HttpMetrics, LATENCY_BUCKETS_S};
 use postern_store::database::PoolMetrics;
 use prometheus::{HistogramVec, IntCounter, IntCounterVec, IntGauge, Registry};
 
-use super::{AuditDropReason, Operation, PoolOperation};
-use crate::protection::AttemptKind;
+use super::{AuditDropReason, PoolOperation};
 
-/// The metrics and the registry that exports them.
 #[derive(Clone, Debug)]
 pub(crate) struct Metrics {
-    /// What exports these metrics.
     pub(crate) registry: Registry,
-    /// The readiness of the service.
     pub(crate) health: Health,
-    /// The systems that the service depends on.
     pub(crate) dependencies: Dependencies,
     pub(crate) http: HttpMetrics,
-    /// The use of the database connections.
     pub(crate) pools: PoolMetrics,
     pub(crate) own: OwnMetrics,
 }
 
 postern_core::metrics! {
-    /// The metrics of this service alone.
     pub(crate) struct OwnMetrics {
         /// Spans that did not fit into the queue or that no collector accepted.
         pub(crate) spans_dropped: IntCounter = "postern_spans_dropped_total" [];
         /// Completed operations by outcome.
-        operations: IntCounterVec = "postern_auth_operations_total" ["operation", "outcome"];
+        pub(crate) operations: IntCounterVec = "postern_auth_operations_total" ["operation", "outcome"];
         /// Attempts that the limits rejected without evaluating them.
-        attempts_throttled: IntCounterVec = "postern_auth_attempts_throttled_total" ["kind"];
+        pub(crate) attempts_throttled: IntCounterVec = "postern_auth_attempts_throttled_total" ["kind"];
         /// Sign-ins rejected because one account or identity signs in too often.
         pub(crate) sign_in_quota_exceeded: IntCounter = "postern_auth_sign_in_quota_exceeded_total" [];
         /// Audit events that were not stored.
@@ -49,7 +42,6 @@ postern_core::metrics! {
 }
 
 named! {
-    /// The outcome of a call to the actor pool.
     PoolCallOutcome {
         Ok = "ok",
         /// The pool answered with an error that is not a failure of its own.
@@ -82,7 +74,6 @@ impl Metrics {
         })
     }
 
-    /// Records the duration and the outcome of a call to the actor pool.
     pub(crate) fn observe_pool_call(
         &self,
         operation: PoolOperation,
@@ -95,23 +86,6 @@ impl Metrics {
             .observe(duration.as_secs_f64());
     }
 
-    /// Counts an attempt that was rejected without being evaluated.
-    pub(crate) fn count_throttled(&self, kind: AttemptKind) {
-        self.own
-            .attempts_throttled
-            .with_label_values(&[kind.name()])
-            .inc();
-    }
-
-    /// Counts a completed operation. `outcome` is `ok` or the name of an error.
-    pub(crate) fn count_operation(&self, operation: Operation, outcome: &str) {
-        self.own
-            .operations
-            .with_label_values(&[operation.name(), outcome])
-            .inc();
-    }
-
-    /// Counts audit events that were not stored.
     pub(crate) fn count_audit_drop(&self, reason: AuditDropReason, events: u64) {
         self.own
             .audit_dropped
@@ -119,7 +93,6 @@ impl Metrics {
             .inc_by(events);
     }
 
-    /// Returns how many audit events were dropped for a reason.
     #[cfg(test)]
     pub(crate) fn audit_drops(&self, reason: AuditDropReason) -> u64 {
         self.own
@@ -128,9 +101,8 @@ impl Metrics {
             .get()
     }
 
-    /// Returns how many operations ended with this outcome.
     #[cfg(test)]
-    pub(crate) fn operations(&self, operation: Operation, outcome: &str) -> u64 {
+    pub(crate) fn operations(&self, operation: super::Operation, outcome: &str) -> u64 {
         self.own
             .operations
             .with_label_values(&[operation.name(), outcome])

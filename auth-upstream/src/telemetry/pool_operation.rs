@@ -3,7 +3,6 @@
 /// Defines the operations by their names in Cognito's API.
 macro_rules! operations {
     ($($name:ident),+ $(,)?) => {
-        /// An operation of Cognito's API.
         #[derive(Clone, Copy, Debug, PartialEq, Eq)]
         pub(crate) enum PoolOperation {
             $($name,)+
@@ -17,7 +16,6 @@ macro_rules! operations {
                 }
             }
 
-            /// Returns the name of the client span.
             pub(crate) fn span_name(self) -> &'static str {
                 match self {
                     $(Self::$name => concat!("Cognito Identity Provider.", stringify!($name)),)+

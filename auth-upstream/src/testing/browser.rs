@@ -8,7 +8,6 @@ use super::fault_proxy::http;
 use super::{Fixture, client, land};
 use crate::flows::{SocialCallback, SocialLanding};
 
-/// A person with an account at the social provider.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Person {
     pub(crate) email: &'static str,

@@ -19,13 +19,11 @@ use super::fault_proxy::{FaultProxy, Targets, http};
 /// all tests of this process start with copies of them.
 static TEMPLATE: OnceCell<Vec<(String, Vec<u8>)>> = OnceCell::const_new();
 
-/// Running development services.
 pub(super) struct Development {
     pub(super) faults: FaultProxy,
     pub(super) pool: PoolOperator,
     /// The base URL of all services, which is the proxy's.
     pub(super) url: String,
-    /// The environment variables of the service under test.
     pub(super) variables: Vec<(&'static str, String)>,
     _folder: TempDir,
 }
@@ -69,7 +67,6 @@ impl Development {
         }
     }
 
-    /// Returns an environment variable of the service under test.
     pub(super) fn variable(&self, name: &str) -> &str {
         let mut found = self.variables.iter().filter(|(known, _)| *known == name);
         &found.next().expect("a variable").1
@@ -188,7 +185,6 @@ impl PoolOperator {
         self.change(operation, json!({ "Username": name })).await;
     }
 
-    /// Returns the subject of a user.
     pub(crate) async fn subject(&self, email: &str) -> Option<String> {
         let user = self.call("AdminGetUser", json!({ "Username": email }));
         Some(user.await.ok()?["Username"].as_str()?.to_owned())

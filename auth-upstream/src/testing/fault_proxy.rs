@@ -29,7 +29,6 @@ struct ProxyState {
     faults: Mutex<Vec<Injection>>,
 }
 
-/// The base URLs of the services.
 pub(super) struct Targets {
     pub(super) pool: String,
     pub(super) social: String,
@@ -43,7 +42,6 @@ struct Injection {
     fault: Fault,
 }
 
-/// A fault of one call.
 #[derive(Clone)]
 pub(crate) enum Fault {
     /// The call does not reach the service: status, type and content of the answer instead.
@@ -77,17 +75,18 @@ pub(crate) struct PausedCall(Arc<PauseSignals>);
 // === impl Fault ===
 
 impl Fault {
-    /// An answer in JSON.
     pub(crate) fn answer(status: u16, body: &Value) -> Self {
         Self::Answer(status, "application/json", body.to_string())
     }
 
-    /// An exception of the pool.
+    pub(crate) fn status(status: u16) -> Self {
+        Self::answer(status, &json!({}))
+    }
+
     pub(crate) fn exception(name: &str, message: &str) -> Self {
         Self::answer(400, &json!({ "__type": name, "message": message }))
     }
 
-    /// An internal error of the pool.
     pub(crate) fn internal_error() -> Self {
         Self::answer(500, &json!({ "__type": "InternalErrorException" }))
     }
@@ -109,12 +108,10 @@ impl PauseSignals {
 // === impl PausedCall ===
 
 impl PausedCall {
-    /// Returns when the call has arrived.
     pub(crate) async fn reached(&self) {
         self.0.reached.notified().await;
     }
 
-    /// Lets the call continue.
     pub(crate) fn release(&self) {
         self.0.released.notify_one();
     }
@@ -140,19 +137,16 @@ impl FaultProxy {
         self.0.faults.lock().push(Injection { call, times, fault });
     }
 
-    /// Removes the remaining faults of a call.
     pub(crate) fn clear(&self, call: &str) {
         self.0.faults.lock().retain(|known| known.call != call);
     }
 
-    /// Pauses the next call.
     pub(crate) fn pause(&self, call: &str, point: PausePoint) -> PausedCall {
         let signals = Arc::new(PauseSignals::default());
         self.inject(call, 1, Fault::Pause(point, Arc::clone(&signals)));
         PausedCall(signals)
     }
 
-    /// Returns how many calls have arrived.
     pub(crate) fn count(&self, call: &str) -> usize {
         self.bodies(call).len()
     }

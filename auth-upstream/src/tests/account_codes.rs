@@ -9,8 +9,8 @@ use serde_json::{Value, json};
 use crate::flows::{CodePurpose, RegistrationRequest, TokenSet};
 use crate::testing::browser;
 use crate::testing::{
-    ADA, Fault, Fixture, FixtureOptions, PASSWORD, client, client_at, email, http, land, plain,
-    refused, register, registration, session_of,
+    ADA, Fault, Fixture, PASSWORD, client, client_at, email, http, land, plain, refused, register,
+    registration, session_of,
 };
 
 pub(super) const REGISTER: &str = "/actors/register";
@@ -31,7 +31,6 @@ pub(super) async fn redeem(
     redeemed.await.map(drop).map_err(|problem| problem.code())
 }
 
-/// Sends a code and returns it.
 pub(super) async fn send(fixture: &Fixture, purpose: CodePurpose, address: &str) -> String {
     let (email, client) = (email(address), client());
     let issued = fixture.flows().issue_code(purpose, &email, &client);
@@ -66,7 +65,7 @@ async fn confirmed(fixture: &Fixture, session: &str, code: &str) {
 
 /// Returns the profiles that were sent to the actor service.
 fn profiles(fixture: &Fixture) -> Vec<Value> {
-    let sent = fixture.proxy().bodies(REGISTER).into_iter();
+    let sent = fixture.bodies(REGISTER).into_iter();
     sent.map(|body| body["profile"].clone()).collect()
 }
 
@@ -187,15 +186,11 @@ async fn refused_password_uses_up_no_code() {
 #[tokio::test]
 async fn codes_fail_honestly_without_the_notification_service() {
     let fixture = Fixture::with_confirmation().await;
-    let away = Fault::answer(503, &json!({}));
-    fixture.proxy().inject("/notifications", 4, away);
+    fixture.inject("/notifications", 4, Fault::status(503));
     let problem = refused(fixture.register(PASSWORD).await, Code::Unavailable);
     assert!(problem.render("id").headers.contains_key("retry-after"));
     fixture.request_code(ADA).await;
-    assert!(
-        fixture.proxy().count("/notifications") == 4,
-        "each is tried twice"
-    );
+    assert!(fixture.count("/notifications") == 4, "each is tried twice");
     let session = start_registration(&fixture, PASSWORD, "Ada").await;
     let code = fixture.code(ADA, CONFIRM);
     confirmed(&fixture, &session, &code).await;
@@ -256,11 +251,10 @@ async fn repeated_registrations_send_few_codes_and_keep_the_last_one() {
 async fn unconfirmed_user_expires_by_the_clock_of_the_database() {
     let database = postgres().await;
     database.set_clock(-25 * 3600).await;
-    let fixture = Fixture::with(FixtureOptions {
-        config: "confirm = 'code'",
-        database: Some(database),
-        clock: Some(Clock::system()),
-        ..FixtureOptions::default()
+    let fixture = Fixture::with(|it| {
+        it.config = "confirm = 'code'";
+        it.database = Some(database);
+        it.clock = Some(Clock::system());
     })
     .await;
     start_registration(&fixture, PASSWORD, "Ada").await;
@@ -293,8 +287,7 @@ async fn profile_is_kept_until_it_is_saved() {
     );
     // The page was closed: the session of a sign-in has the same profile.
     let asked = fixture.sign_in(PASSWORD).await.expect_err("a code");
-    let away = Fault::answer(503, &json!({}));
-    fixture.proxy().inject(REGISTER, 3, away);
+    fixture.inject(REGISTER, 3, Fault::status(503));
     let (session, code) = (session_of(&asked), fixture.code(ADA, CONFIRM));
     refused(
         fixture.confirm(&client(), &session, &code, PASSWORD).await,
@@ -353,7 +346,7 @@ async fn owner_is_told_of_resets_and_new_networks() {
     assert_eq!(message["priority"], "HIGH");
     // A sign-in does not depend on the message.
     fixture.clock.advance(DAY);
-    fixture.proxy().inject("/notifications", 2, Fault::Silence);
+    fixture.inject("/notifications", 2, Fault::Silence);
     sign_in("203.0.113.1", "Password-2").await;
 
     let fixture = Fixture::with_config("notices = false").await;

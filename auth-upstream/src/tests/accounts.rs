@@ -146,13 +146,13 @@ async fn account_loses_its_sign_ins_and_links_without_the_cache() {
             username: None,
             profile_saved: true,
         };
-        let linked = store.insert_social_identity("issuer", "ada", &identity);
+        let linked = store.insert_social_identity(("issuer", "ada"), &identity);
         linked.await.expect("linked");
         let flows = fixture.flows();
         let changed = plain(flows.change_account(&client(), &subject, &change).await);
         refused(changed, Code::Unavailable);
         // The development pool also revokes when a password is set.
-        assert_eq!(fixture.proxy().count("AdminUserGlobalSignOut"), 1);
+        assert_eq!(fixture.count("AdminUserGlobalSignOut"), 1);
         fixture.refresh(&tokens).await.expect_err("revoked");
         let is_linked = store.has_social_identity(&subject).await;
         assert_eq!(is_linked.expect("read"), !is_password);

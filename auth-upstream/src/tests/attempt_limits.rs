@@ -8,8 +8,7 @@ use postern_core::{Code, Problem};
 use crate::flows::SocialCallback;
 use crate::testing::browser::{self, consent};
 use crate::testing::{
-    ADA, Fault, Fixture, FixtureOptions, PASSWORD, client_at, email, land, refused, register,
-    reset, session_of,
+    ADA, Fault, Fixture, PASSWORD, client_at, email, land, refused, register, reset, session_of,
 };
 
 /// Starts a registration and returns its confirmation session.
@@ -31,7 +30,7 @@ async fn confirmation_code_guesses_are_limited_for_each_network() {
         bodies.insert(rejected.expect_err("rejected").render("id").body);
     }
     assert_eq!(
-        (bodies.len(), fixture.proxy().count("AdminGetUser")),
+        (bodies.len(), fixture.count("AdminGetUser")),
         (1, 6),
         "five are free, one starts the delay"
     );
@@ -48,11 +47,11 @@ async fn confirmation_code_guesses_are_limited_for_each_network() {
     assert_eq!(throttled.code(), Code::InvalidCode);
     right("192.0.2.1").await.expect("another network");
     // Of a confirmed address the password decides, but not without end.
-    let calls = fixture.proxy().count("AdminGetUser");
+    let calls = fixture.count("AdminGetUser");
     for _ in 0..20 {
         let _ = right("203.0.113.1").await;
     }
-    assert_eq!(fixture.proxy().count("AdminGetUser"), calls + 6);
+    assert_eq!(fixture.count("AdminGetUser"), calls + 6);
 }
 
 #[tokio::test]
@@ -68,7 +67,7 @@ async fn registrations_of_an_address_and_network_are_limited() {
     }
     let throttled = refused(register("192.0.2.1", 3).await, Code::RateLimited);
     assert_eq!(throttled.render("id").headers["retry-after"], "60");
-    assert_eq!(fixture.proxy().count("SignUp"), 3, "and costs nothing");
+    assert_eq!(fixture.count("SignUp"), 3, "and costs nothing");
     for (address, number) in [("192.0.2.2", 4), ("192.0.2.3", 5)] {
         let registered = register(address, number).await;
         registered.expect("another address of the network");
@@ -97,8 +96,7 @@ async fn only_failed_callbacks_are_counted() {
         assert_eq!(back(None).await.name, "temporaryToken");
     }
     // Not those of an outage.
-    let outage = Fault::Answer(502, "text/html", String::new());
-    fixture.proxy().inject("/token", 4, outage);
+    fixture.inject("/token", 4, Fault::Answer(502, "text/html", String::new()));
     for _ in 0..4 {
         assert_eq!(back(None).await.value, "provider_error");
     }
@@ -172,10 +170,10 @@ async fn social_sign_ins_of_an_account_have_a_quota() {
         let landing = browser::sign_in(&fixture, browser::ADA).await;
         assert_eq!(landing.name, "temporaryToken");
     }
-    let calls = fixture.proxy().count("InitiateAuth");
+    let calls = fixture.count("InitiateAuth");
     let landing = browser::sign_in(&fixture, browser::ADA).await;
     assert_eq!(landing.value, "temporarily_unavailable");
-    assert_eq!(fixture.proxy().count("InitiateAuth"), calls);
+    assert_eq!(fixture.count("InitiateAuth"), calls);
     let bob = browser::Person {
         email: "bob@example.com",
         is_verified: true,
@@ -191,7 +189,7 @@ async fn social_sign_ins_of_an_account_have_a_quota() {
 async fn required_reset_does_not_prove_the_password() {
     let fixture = Fixture::new().await;
     let fault = Fault::exception("PasswordResetRequiredException", "x");
-    fixture.proxy().inject("InitiateAuth", 12, fault);
+    fixture.inject("InitiateAuth", 12, fault);
     let mut codes = Vec::new();
     for number in 0..12 {
         let rejected = fixture
@@ -215,11 +213,11 @@ async fn evaluated_guesses(fixture: &Fixture, address: &str) -> usize {
             .sign_in_at(&format!("203.0.{number}.1"), "wrong")
             .await;
     }
-    let before = fixture.proxy().count("InitiateAuth");
+    let before = fixture.count("InitiateAuth");
     for _ in 0..3 {
         let _ = fixture.sign_in_at(address, "wrong").await;
     }
-    fixture.proxy().count("InitiateAuth") - before
+    fixture.count("InitiateAuth") - before
 }
 
 #[tokio::test]
@@ -276,14 +274,13 @@ async fn attempts_that_the_pool_did_not_evaluate_are_refunded() {
         (throttled, 12, Code::RateLimited),
     ] {
         // Fewer than the attempts, for the account as well.
-        let fixture = Fixture::with(FixtureOptions {
-            config: "[abuse]\naddress = 3",
-            deadline: matches!(fault, Fault::Silence).then_some(Duration::from_secs(1)),
-            ..FixtureOptions::default()
+        let fixture = Fixture::with(|it| {
+            it.config = "[abuse]\naddress = 3";
+            it.deadline = matches!(fault, Fault::Silence).then_some(Duration::from_secs(1));
         })
         .await;
         fixture.add_ada().await;
-        fixture.proxy().inject("InitiateAuth", times, fault);
+        fixture.inject("InitiateAuth", times, fault);
         for _ in 0..12 {
             let rejected = fixture.sign_in_at("192.0.2.1", PASSWORD).await;
             let rejected = rejected.expect_err("not evaluated");
@@ -303,18 +300,17 @@ async fn reset_code_that_was_not_sent_is_refunded() {
         let task = flows.request_code(client, email(account));
         task.expect("a task").await.expect("no panic");
     };
-    let fault = Fault::internal_error();
-    fixture.proxy().inject("AdminGetUser", 3, fault);
+    fixture.inject("AdminGetUser", 3, Fault::internal_error());
     for _ in 0..12 {
         ask(ADA).await;
     }
     fixture.clock.advance(Duration::from_secs(1));
-    let before = fixture.proxy().count("AdminGetUser");
+    let before = fixture.count("AdminGetUser");
     for account in [ADA, "bob@example.com", "eve@example.com", "kim@example.com"] {
         ask(account).await;
     }
     assert_eq!(
-        fixture.proxy().count("AdminGetUser"),
+        fixture.count("AdminGetUser"),
         before + 3,
         "three are free for the address"
     );
@@ -324,15 +320,11 @@ async fn reset_code_that_was_not_sent_is_refunded() {
 async fn other_reset_errors_count_for_the_client_address() {
     let fixture = Fixture::with_config("codes = 'pool'\n[abuse]\naddress = 3").await;
     let fault = Fault::exception("InvalidPasswordException", "x");
-    fixture.proxy().inject("ConfirmForgotPassword", 10, fault);
+    fixture.inject("ConfirmForgotPassword", 10, fault);
     for number in 0..10 {
         let weak = reset(&format!("u{number}@example.com"), "1", "a");
         let client = client_at("192.0.2.1");
         let _ = fixture.flows().reset_password(&client, &weak).await;
     }
-    assert_eq!(
-        fixture.proxy().count("ConfirmForgotPassword"),
-        3,
-        "across accounts"
-    );
+    assert_eq!(fixture.count("ConfirmForgotPassword"), 3, "across accounts");
 }

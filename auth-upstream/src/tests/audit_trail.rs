@@ -12,9 +12,7 @@ use tokio_util::sync::CancellationToken;
 
 use crate::store::{AuditQuery, AuditRow, AuditSelector, AuthStore};
 use crate::telemetry::AuditDropReason;
-use crate::testing::{
-    Fixture, FixtureOptions, PASSWORD, client, client_at, email, http, register, sign_in,
-};
+use crate::testing::{Fixture, PASSWORD, client, client_at, email, http, register, sign_in};
 
 /// Ends the writer, which stores all queued events first.
 async fn store_events(fixture: &Fixture) {
@@ -162,10 +160,9 @@ fn row(number: usize, at: Timestamp) -> AuditRow {
 #[tokio::test]
 async fn events_beyond_the_retention_are_deleted() {
     for database in testing::both().await {
-        let fixture = Fixture::with(FixtureOptions {
-            config: "[audit]\nretention = \"2h\"\n",
-            database: Some(database),
-            ..FixtureOptions::default()
+        let fixture = Fixture::with(|it| {
+            it.config = "[audit]\nretention = \"2h\"\n";
+            it.database = Some(database);
         })
         .await;
         let (store, now) = (&fixture.service.store, fixture.clock.now());
@@ -189,10 +186,9 @@ async fn events_have_the_time_of_the_database() {
     let database = testing::postgres().await;
     let ahead = Duration::from_secs(400 * 86_400);
     database.set_clock(400 * 86_400).await;
-    let fixture = Fixture::with(FixtureOptions {
-        database: Some(database),
-        clock: Some(Clock::system()),
-        ..FixtureOptions::default()
+    let fixture = Fixture::with(|it| {
+        it.database = Some(database);
+        it.clock = Some(Clock::system());
     })
     .await;
     fixture.register(PASSWORD).await.expect("registered");

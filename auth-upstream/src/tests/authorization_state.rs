@@ -6,7 +6,7 @@ use postern_store::cache::testing::RedisServer;
 use super::account_codes::{redeem, send};
 use crate::flows::{CodePurpose, SocialCallback, temporary_token_key};
 use crate::testing::browser::{self, callback, follow, start};
-use crate::testing::{ADA, Fixture, FixtureOptions, refused};
+use crate::testing::{ADA, Fixture, refused};
 
 #[tokio::test]
 async fn failed_callback_uses_the_state() {
@@ -39,11 +39,8 @@ async fn starting_a_sign_in_stores_nothing() {
 async fn used_tokens_codes_and_states_of_a_snapshot_are_rejected() {
     let mut redis = RedisServer::start(&["--save", "3600 1", "--appendonly", "no"]).await;
     // A long deadline, for loaded machines.
-    let fixture = Fixture::with(FixtureOptions {
-        cache_url: Some(format!("{}?deadline=2000ms", redis.url())),
-        ..FixtureOptions::default()
-    })
-    .await;
+    let fixture =
+        Fixture::with(|it| it.cache = Some(format!("{}?deadline=2000ms", redis.url()))).await;
     let sign_in = async || browser::sign_in(&fixture, browser::ADA).await.value;
     let (used, unused) = (sign_in().await, sign_in().await);
     let back = callback(&fixture).await;

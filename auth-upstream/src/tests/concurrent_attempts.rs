@@ -13,11 +13,8 @@ use crate::testing::{
 
 /// Fixtures with the cache in memory and with Redis.
 async fn both(config: &'static str) -> [Fixture; 2] {
-    let shared = FixtureOptions {
-        config,
-        cache: Some(redis().await),
-        ..FixtureOptions::default()
-    };
+    let url = redis().await.url;
+    let shared = |it: &mut FixtureOptions| (it.config, it.cache) = (config, Some(url));
     [
         Fixture::with_config(config).await,
         Fixture::with(shared).await,
@@ -27,14 +24,14 @@ async fn both(config: &'static str) -> [Fixture; 2] {
 /// Makes wrong guesses at the same moment, each on another account, and returns how many the pool
 /// evaluated.
 async fn burst(fixture: &Fixture, addresses: &[String]) -> usize {
-    let before = fixture.proxy().count("InitiateAuth");
+    let before = fixture.count("InitiateAuth");
     let guesses = addresses.iter().enumerate().map(async |(number, address)| {
         let (client, account) = (client_at(address), format!("u{number}@example.com"));
         sign_in(&fixture.service, &client, &account, "guess").await
     });
     let outcomes = join_all(guesses).await;
     assert!(outcomes.iter().all(Result::is_err));
-    fixture.proxy().count("InitiateAuth") - before
+    fixture.count("InitiateAuth") - before
 }
 
 #[tokio::test]
@@ -97,7 +94,7 @@ async fn burst_of_registrations_and_code_requests_is_limited() {
     });
     let registered = join_all(registrations).await;
     assert_eq!(registered.iter().filter(|ok| **ok).count(), 3);
-    assert_eq!(fixture.proxy().count("SignUp"), 3);
+    assert_eq!(fixture.count("SignUp"), 3);
     let requests = (0..30).map(|number| {
         let account = email(&format!("w{number}@example.com"));
         let task = fixture.flows().request_code(client.clone(), account);
@@ -106,7 +103,7 @@ async fn burst_of_registrations_and_code_requests_is_limited() {
     for request in join_all(requests).await {
         request.expect("no panic");
     }
-    assert_eq!(fixture.proxy().count("AdminGetUser"), 3);
+    assert_eq!(fixture.count("AdminGetUser"), 3);
 }
 
 #[tokio::test]
@@ -117,9 +114,7 @@ async fn aborted_reset_forgets_the_trusted_networks() {
     signed_in.expect("signed in");
     fixture.request_code(ADA).await;
     let request = reset(ADA, &fixture.code(ADA, "account-reset"), "Password-2");
-    let held = fixture
-        .proxy()
-        .pause("AdminSetUserPassword", PausePoint::After);
+    let held = fixture.pause("AdminSetUserPassword", PausePoint::After);
     let service = Arc::clone(&fixture.service);
     let aborted = tokio::spawn(async move {
         let client = client_at("198.51.100.1");

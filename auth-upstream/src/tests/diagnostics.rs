@@ -59,8 +59,7 @@ async fn errors_are_reported_with_their_remedy() {
         "WriteAttributes": ["email", "custom:service_id"],
         "AllowedOAuthFlowsUserPoolClient": true,
     } });
-    let fault = Fault::answer(200, &client);
-    fixture.proxy().inject("DescribeUserPoolClient", 2, fault);
+    fixture.inject("DescribeUserPoolClient", 2, Fault::answer(200, &client));
     let results = run(&fixture, |_| {}).await;
     let parts = [
         "ALLOW_USER_PASSWORD_AUTH is not enabled",
@@ -96,7 +95,7 @@ async fn social_users_without_tokens_are_reported() {
     }
     let message = "CUSTOM_AUTH flow not enabled for this client";
     let disabled = Fault::exception("InvalidParameterException", message);
-    fixture.proxy().inject("InitiateAuth", 2, disabled);
+    fixture.inject("InitiateAuth", 2, disabled);
     let pool = json!({ "UserPool": {
         "AdminCreateUserConfig": { "AllowAdminCreateUserOnly": true },
         "SchemaAttributes": [
@@ -104,8 +103,7 @@ async fn social_users_without_tokens_are_reported() {
             { "Name": "given_name", "Required": true }, { "Name": "locale", "Required": false },
         ],
     } });
-    let pool = Fault::answer(200, &pool);
-    fixture.proxy().inject("DescribeUserPool", 1, pool);
+    fixture.inject("DescribeUserPool", 1, Fault::answer(200, &pool));
     let results = run(&fixture, |_| {}).await;
     assert_fault(&results, "social tokens", &[message]);
     let parts = [
@@ -129,8 +127,7 @@ async fn issuer_that_the_pool_writes_is_reported() {
         ("UPDATED", None, None),
     ] {
         let pool = json!({ "UserPool": { "IssuerConfiguration": { "Type": written } } });
-        let fault = Fault::answer(200, &pool);
-        fixture.proxy().inject("DescribeUserPool", 1, fault);
+        fixture.inject("DescribeUserPool", 1, Fault::answer(200, &pool));
         let configure = |config: &mut Config| {
             let actor = &mut config.identity.actor;
             actor.issuer = own.to_owned();
@@ -168,8 +165,7 @@ async fn codes_of_the_pool_are_compared_with_the_setting() {
         let fixture = Fixture::with_config(config).await;
         let verified = if sends { json!(["email"]) } else { json!([]) };
         let pool = json!({ "UserPool": { "AutoVerifiedAttributes": verified } });
-        let pool = Fault::answer(200, &pool);
-        fixture.proxy().inject("DescribeUserPool", 1, pool);
+        fixture.inject("DescribeUserPool", 1, Fault::answer(200, &pool));
         let results = run(&fixture, |_| {}).await;
         let reported = result(&results, "registration").to_string();
         assert!(reported.starts_with(expected), "{config}: {reported}");

@@ -11,7 +11,7 @@ use url::Url;
 
 use crate::flows::SocialCallback;
 use crate::testing::browser::{self, Person, callback, consent, follow, start};
-use crate::testing::{ADA, Fault, Fixture, FixtureOptions, client, http, refused};
+use crate::testing::{ADA, Fault, Fixture, client, http, refused};
 
 const DISCOVERY: &str = "/.well-known/openid-configuration";
 const TOKEN: &str = "/token";
@@ -22,11 +22,7 @@ async fn start_again(fixture: &Fixture) -> Result<Url, Problem> {
 }
 
 async fn with_short_deadline() -> Fixture {
-    Fixture::with(FixtureOptions {
-        deadline: Some(Duration::from_secs(1)),
-        ..FixtureOptions::default()
-    })
-    .await
+    Fixture::with(|it| it.deadline = Some(Duration::from_secs(1))).await
 }
 
 async fn sign_in(fixture: &Fixture) -> String {
@@ -42,7 +38,7 @@ async fn id_token_of_another_sign_in(fixture: &Fixture) -> Value {
     let captured = Arc::new(Mutex::new(Value::Null));
     let capture = Arc::clone(&captured);
     let capture = Fault::change(move |answer| *capture.lock() = answer["id_token"].clone());
-    fixture.proxy().inject(TOKEN, 1, capture);
+    fixture.inject(TOKEN, 1, capture);
     let bob = Person {
         email: "bob@example.com",
         is_verified: true,
@@ -83,7 +79,7 @@ async fn invalid_token_responses_are_rejected() {
         (Fault::change(forge), "invalid_id_token"),
     ];
     for (number, (fault, expected)) in rows.into_iter().enumerate() {
-        fixture.proxy().inject(TOKEN, 1, fault);
+        fixture.inject(TOKEN, 1, fault);
         assert_eq!(sign_in(&fixture).await, expected, "{number}");
     }
     assert!(fixture.pool().subject(ADA).await.is_none());
@@ -106,11 +102,11 @@ async fn unused_fields_of_token_responses_are_ignored() {
     ] {
         let changed = value.clone();
         let odd = Fault::change(move |answer| answer[name] = changed.clone());
-        fixture.proxy().inject(TOKEN, 1, odd);
+        fixture.inject(TOKEN, 1, odd);
         assert_eq!(sign_in(&fixture).await, "temporaryToken", "{name} {value}");
     }
     let slim = Fault::change(|answer| *answer = json!({ "id_token": answer["id_token"] }));
-    fixture.proxy().inject(TOKEN, 1, slim);
+    fixture.inject(TOKEN, 1, slim);
     assert_eq!(sign_in(&fixture).await, "temporaryToken");
 }
 
@@ -143,9 +139,9 @@ async fn client_authentication_is_discovered_or_configured() {
         let change = Fault::change(move |found| {
             found["token_endpoint_auth_methods_supported"] = supported.clone();
         });
-        fixture.proxy().inject(DISCOVERY, 1, change);
+        fixture.inject(DISCOVERY, 1, change);
         assert_eq!(sign_in(&fixture).await, "temporaryToken");
-        let sent = &fixture.proxy().bodies(TOKEN)[0];
+        let sent = &fixture.bodies(TOKEN)[0];
         let sent = sent.as_str().expect("a form");
         assert_eq!(sent.contains(secret), is_posted, "{social} {methods}");
     }
@@ -163,7 +159,7 @@ async fn insecure_discovered_endpoint_is_rejected() {
             "x",
         ] {
             let evil = Fault::change(move |found| found[endpoint] = json!(url));
-            fixture.proxy().inject(DISCOVERY, 1, evil);
+            fixture.inject(DISCOVERY, 1, evil);
             fixture.clock.advance(Duration::from_secs(1));
             let started = start_again(&fixture);
             let started = started.await;
@@ -195,7 +191,7 @@ async fn posted_name_is_used_if_the_token_has_none() {
         let user = fixture.exchange(&token).await.user;
         assert_eq!(user.name.as_deref(), Some(expected));
         assert_eq!(user.email, ADA);
-        let profile = &fixture.proxy().bodies("/actors/register")[0]["profile"];
+        let profile = &fixture.bodies("/actors/register")[0]["profile"];
         assert_eq!(
             profile["firstName"],
             expected.split(' ').next().expect("a name")
@@ -220,13 +216,12 @@ async fn posted_name_is_kept_until_the_profile_is_saved() {
     let token = follow(&fixture, back).await.value;
     let asked = fixture.try_exchange(&token, None).await;
     asked.expect_err("a code is required");
-    let away = Fault::answer(503, &json!({}));
-    fixture.proxy().inject("/actors/register", 3, away);
+    fixture.inject("/actors/register", 3, Fault::status(503));
     for _ in 0..3 {
         let token = follow(&fixture, callback(&fixture).await).await.value;
         fixture.exchange(&token).await;
     }
-    let sent = fixture.proxy().bodies("/actors/register");
+    let sent = fixture.bodies("/actors/register");
     assert_eq!(sent.len(), 4, "three attempts, and a later one");
     for body in sent {
         let name = [&body["profile"]["firstName"], &body["profile"]["lastName"]];
@@ -250,7 +245,7 @@ async fn issuer_of_a_callback_must_be_the_provider() {
     let fixture = Fixture::new().await;
     let member = "authorization_response_iss_parameter_supported";
     let silent = Fault::change(move |found| found[member] = json!(false));
-    fixture.proxy().inject(DISCOVERY, 1, silent);
+    fixture.inject(DISCOVERY, 1, silent);
     let mut back = callback(&fixture).await;
     back.issuer = None;
     assert_eq!(follow(&fixture, back).await.name, "temporaryToken");
@@ -259,7 +254,7 @@ async fn issuer_of_a_callback_must_be_the_provider() {
 #[tokio::test]
 async fn timeout_and_provider_errors_map_to_error_names() {
     let fixture = with_short_deadline().await;
-    fixture.proxy().inject(TOKEN, 1, Fault::Silence);
+    fixture.inject(TOKEN, 1, Fault::Silence);
     assert_eq!(sign_in(&fixture).await, "provider_unavailable");
     for (error, expected) in [
         ("access_denied", "access_denied"),
@@ -284,7 +279,7 @@ async fn timeout_and_provider_errors_map_to_error_names() {
 #[tokio::test]
 async fn discovery_is_cached_repeated_and_validated() {
     let fixture = with_short_deadline().await;
-    let proxy = fixture.proxy();
+    let proxy = &fixture;
     let evil = Fault::change(|found| found["issuer"] = json!("https://evil.example"));
     for fault in [Fault::Silence, evil.clone()] {
         proxy.inject(DISCOVERY, 1, fault);

@@ -24,7 +24,7 @@ async fn with_limits(config: &'static str) -> Fixture {
 
 /// Starts a sign-in and disconnects during the call to the pool.
 async fn disconnect(fixture: &Fixture, address: &str, account: String) {
-    let held = fixture.proxy().pause("InitiateAuth", PausePoint::Before);
+    let held = fixture.pause("InitiateAuth", PausePoint::Before);
     let (service, client) = (fixture.service.clone(), client_at(address));
     let request = tokio::spawn(async move { sign_in(&service, &client, &account, "guess").await });
     held.reached().await;
@@ -67,12 +67,12 @@ async fn aborted_guess_counts_for_address_and_network() {
     }
     wait_until_throttled(&fixture, "192.0.2.1").await;
     assert!(is_admitted(&fixture, "192.0.2.9").await, "the same network");
-    let asked = fixture.proxy().count("InitiateAuth");
+    let asked = fixture.count("InitiateAuth");
     refused(
         fixture.sign_in_at("192.0.2.1", PASSWORD).await,
         Code::InvalidCredentials,
     );
-    assert_eq!(fixture.proxy().count("InitiateAuth"), asked);
+    assert_eq!(fixture.count("InitiateAuth"), asked);
     for address in ["192.0.2.2", "192.0.2.3"] {
         disconnect(&fixture, address, "u9@example.com".to_owned()).await;
     }
@@ -115,13 +115,13 @@ async fn right_password_is_limited_with_retry_after() {
         fixture.sign_in(PASSWORD).await.expect("signed in");
     }
     fixture.clock.advance(Duration::from_secs(60));
-    let asked = fixture.proxy().count("InitiateAuth");
+    let asked = fixture.count("InitiateAuth");
     for _ in 0..3 {
         let problem = refused(fixture.sign_in(PASSWORD).await, Code::RateLimited);
         assert_eq!(problem.render("id").headers["retry-after"], "540");
     }
     assert_eq!(
-        fixture.proxy().count("InitiateAuth"),
+        fixture.count("InitiateAuth"),
         asked,
         "costs the pool nothing"
     );
@@ -131,12 +131,12 @@ async fn right_password_is_limited_with_retry_after() {
 
 #[tokio::test]
 async fn rejected_sign_in_leaves_no_token_at_the_pool() {
-    let fixture = Fixture::with(FixtureOptions {
-        config: "[abuse]\nsign_ins = 2",
-        cache: Some(redis().await),
-        ..FixtureOptions::default()
-    })
-    .await;
+    let url = redis().await.url;
+    let shared = |it: &mut FixtureOptions| {
+        it.config = "[abuse]\nsign_ins = 2";
+        it.cache = Some(url);
+    };
+    let fixture = Fixture::with(shared).await;
     fixture.add_ada().await;
     let other = fixture.replica().await;
     for service in [&fixture.service, &other] {
@@ -144,7 +144,7 @@ async fn rejected_sign_in_leaves_no_token_at_the_pool() {
         outcome.expect("signed in");
     }
     refused(fixture.sign_in(PASSWORD).await, Code::RateLimited);
-    assert_eq!(fixture.proxy().count("RevokeToken"), 1);
+    assert_eq!(fixture.count("RevokeToken"), 1);
 }
 
 #[tokio::test]
@@ -213,13 +213,13 @@ async fn remembered_old_password_does_not_reset_failures() {
         fixture.sign_in(PASSWORD).await.expect("signed in");
     }
     fixture.pool().set_password(ADA, "Password-2", true).await;
-    let asked = fixture.proxy().count("InitiateAuth");
+    let asked = fixture.count("InitiateAuth");
     for _ in 0..6 {
         let _ = fixture.sign_in("wrong").await.expect_err("rejected");
         let _ = fixture.sign_in(PASSWORD).await.expect_err("rejected");
     }
     assert_eq!(
-        fixture.proxy().count("InitiateAuth") - asked,
+        fixture.count("InitiateAuth") - asked,
         4,
         "three are free, one starts the delay"
     );

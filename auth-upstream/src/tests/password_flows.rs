@@ -3,7 +3,6 @@
 use std::collections::BTreeSet;
 
 use postern_core::Code;
-use serde_json::json;
 
 use crate::testing::{ADA, Fault, Fixture, PASSWORD, client, login, refused, session_of};
 
@@ -15,12 +14,12 @@ async fn throttled_guess_reads_as_a_wrong_password() {
     let unknown = login("bob@example.com", "wrong");
     let unknown = fixture.flows().sign_in(&client(), &unknown).await;
     let mut bodies = BTreeSet::from([unknown.expect_err("rejected").render("id").body]);
-    let before = fixture.proxy().count("InitiateAuth");
+    let before = fixture.count("InitiateAuth");
     for _ in 0..20 {
         let rejected = fixture.sign_in("wrong").await.expect_err("rejected");
         bodies.insert(rejected.render("id").body);
     }
-    let evaluated = fixture.proxy().count("InitiateAuth") - before;
+    let evaluated = fixture.count("InitiateAuth") - before;
     assert_eq!((bodies.len(), evaluated), (1, 6));
     fixture.refresh(&set).await.expect("not locked out");
 }
@@ -41,7 +40,7 @@ async fn challenge_is_sealed_and_answered_with_the_pool_user_name() {
         .answer(&client(), session.clone(), Err("Password-2"))
         .await;
     answered.expect("signed in");
-    let sent = fixture.proxy().bodies("RespondToAuthChallenge");
+    let sent = fixture.bodies("RespondToAuthChallenge");
     let pool_session = sent[0]["Session"].as_str().expect("the pool's session");
     assert!(!session.contains(pool_session));
     fixture.sign_in("Password-2").await.expect("signed in");
@@ -59,24 +58,24 @@ async fn password_reset_revokes_earlier_refresh_tokens() {
     fixture.reset("192.0.2.1", "Password-2").await;
     refused(fixture.refresh(&thief).await, Code::InvalidRefreshToken);
     // Cognito leaves them valid, unlike the development pool.
-    assert_eq!(fixture.proxy().count("AdminUserGlobalSignOut"), 1);
+    assert_eq!(fixture.count("AdminUserGlobalSignOut"), 1);
 }
 
 #[tokio::test]
 async fn pool_makes_the_codes_if_configured() {
     let fixture = Fixture::with_config("codes = 'pool'").await;
     fixture.add_ada().await;
-    let done = || Fault::answer(200, &json!({}));
-    fixture.proxy().inject("ForgotPassword", 1, done());
+    let done = || Fault::status(200);
+    fixture.inject("ForgotPassword", 1, done());
     fixture.request_code(ADA).await;
     // Before any proof, the pool's own limit reveals nothing.
     let fault = Fault::exception("LimitExceededException", "Attempt limit exceeded");
-    fixture.proxy().inject("ConfirmForgotPassword", 1, fault);
-    fixture.proxy().inject("ConfirmForgotPassword", 1, done());
+    fixture.inject("ConfirmForgotPassword", 1, fault);
+    fixture.inject("ConfirmForgotPassword", 1, done());
     let reset = async || fixture.try_reset(&client(), "123456", "Password-2").await;
     refused(reset().await, Code::InvalidCode);
     reset().await.expect("reset");
     let calls = ["ForgotPassword", "ConfirmForgotPassword"];
-    assert_eq!(calls.map(|call| fixture.proxy().count(call)), [1, 2]);
+    assert_eq!(calls.map(|call| fixture.count(call)), [1, 2]);
     assert!(fixture.messages(ADA, "account-reset").is_empty());
 }

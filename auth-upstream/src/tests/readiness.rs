@@ -64,7 +64,7 @@ async fn replica_is_not_ready_while_writes_fail() {
         .expect("locked");
     until(&health, no_writes).await;
     assert_eq!(fixture.pending_registrations().await, 0, "reads succeed");
-    operator.rollback().await.expect("rolled back");
+    operator.commit().await.expect("rolled back");
     until(&health, "ready").await;
     shutdown.cancel();
     running.await.expect("no panic");
@@ -76,8 +76,7 @@ async fn failing_actor_service_degrades_and_recovers() {
     let fixture = Fixture::new().await;
     let health = &fixture.service.metrics.health;
     fixture.add_ada().await;
-    let away = Fault::answer(503, &serde_json::json!({}));
-    fixture.proxy().inject("/actors/", 1, away);
+    fixture.inject("/actors/", 1, Fault::status(503));
     let tokens = fixture.sign_in(PASSWORD).await.expect("signed in");
     let mut headers = HeaderMap::new();
     let bearer = format!("Bearer {}", tokens.access_token);

@@ -44,15 +44,14 @@ async fn rotated_token_is_passed_on_and_reuse_ends_the_session() {
 async fn refused_call_is_replaced_by_the_other_one() {
     let fixture = Fixture::new().await;
     let mut set = signed_in(&fixture).await;
-    let calls = || [ROTATION, "InitiateAuth"].map(|call| fixture.proxy().count(call));
+    let calls = || [ROTATION, "InitiateAuth"].map(|call| fixture.count(call));
     assert_eq!(calls(), [0, 1], "the sign-in");
     // A pool without rotation: its answers have no refresh token.
     let refusal = Fault::exception("UnknownOperationException", "");
-    fixture.proxy().inject(ROTATION, 1, refusal);
+    fixture.inject(ROTATION, 1, refusal);
     let mut tokens = fixture.pool().sign_in(ADA, PASSWORD).await;
     tokens["AuthenticationResult"]["RefreshToken"].take();
-    let answer = Fault::answer(200, &tokens);
-    fixture.proxy().inject("InitiateAuth", 3, answer);
+    fixture.inject("InitiateAuth", 3, Fault::answer(200, &tokens));
     for _ in 0..3 {
         set = fixture.refresh(&set).await.expect("REFRESH_TOKEN_AUTH");
     }
@@ -75,7 +74,7 @@ async fn pool_errors_have_problem_codes() {
             Code::IdpMisconfigured,
         ),
     ] {
-        fixture.proxy().inject(ROTATION, 1, fault);
+        fixture.inject(ROTATION, 1, fault);
         let rejected = fixture.refresh(&set).await.expect_err("a failure");
         assert_eq!(rejected.code(), code);
     }
@@ -92,21 +91,20 @@ async fn pool_errors_have_problem_codes() {
         refresh_token: foreign.seal(key_ring),
         ..set
     };
-    let calls = fixture.proxy().count(ROTATION);
+    let calls = fixture.count(ROTATION);
     refused(fixture.refresh(&set).await, Code::InvalidRefreshToken);
-    assert_eq!(fixture.proxy().count(ROTATION), calls);
+    assert_eq!(fixture.count(ROTATION), calls);
 }
 
 #[tokio::test]
 async fn logout_revokes_the_token_at_the_pool() {
     let fixture = Fixture::new().await;
     let first = signed_in(&fixture).await;
-    let fault = Fault::internal_error();
-    fixture.proxy().inject("RevokeToken", 1, fault);
+    fixture.inject("RevokeToken", 1, Fault::internal_error());
     let token = &first.refresh_token;
     assert_eq!(logout(&fixture, token).await, Err(Code::Unavailable));
     assert_eq!(logout(&fixture, token).await, Ok(()), "repeated");
     refused(fixture.refresh(&first).await, Code::InvalidRefreshToken);
     assert_eq!(logout(&fixture, "never a token").await, Ok(()));
-    assert_eq!(fixture.proxy().count("RevokeToken"), 2);
+    assert_eq!(fixture.count("RevokeToken"), 2);
 }

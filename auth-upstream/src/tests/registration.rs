@@ -8,17 +8,13 @@ use crate::testing::{
 
 const REGISTER: &str = "/actors/register";
 
-fn status(status: u16) -> Fault {
-    Fault::answer(status, &json!({}))
-}
-
 #[tokio::test]
 async fn registration_creates_user_and_profile_idempotently() {
     let fixture = Fixture::new().await;
     let first = fixture.register(PASSWORD).await.expect("registered");
     let subject = fixture.pool().subject(ADA).await.expect("a user");
     let profile = json!({ "actorId": subject, "email": ADA, "profile": { "firstName": "Ada" } });
-    assert_eq!(fixture.proxy().bodies(REGISTER), [profile]);
+    assert_eq!(fixture.bodies(REGISTER), [profile]);
     let second = fixture.register(PASSWORD).await.expect("repeated");
     assert_ne!(first.refresh_token, second.refresh_token);
 
@@ -40,11 +36,11 @@ async fn user_without_a_profile_is_deleted_without_credentials() {
     // A trigger of the pool confirms users.
     let subject = fixture.add_ada().await;
     let created = Fault::answer(200, &json!({ "UserConfirmed": true, "UserSub": subject }));
-    fixture.proxy().inject("SignUp", 1, created);
-    fixture.proxy().inject(REGISTER, 3, status(503));
-    fixture.proxy().inject("DeleteUser", 1, status(200));
+    fixture.inject("SignUp", 1, created);
+    fixture.inject(REGISTER, 3, Fault::status(503));
+    fixture.inject("DeleteUser", 1, Fault::status(200));
     refused(fixture.register(PASSWORD).await, Code::Unavailable);
-    assert_eq!(fixture.proxy().count("DeleteUser"), 1);
+    assert_eq!(fixture.count("DeleteUser"), 1);
     assert_eq!(fixture.pending_registrations().await, 0);
 }
 
@@ -63,15 +59,15 @@ async fn failed_registration_leaves_nothing_behind() {
     ];
     let fixture = Fixture::new().await;
     for (answer, expected) in rows {
-        fixture.proxy().inject(REGISTER, 3, status(answer));
+        fixture.inject(REGISTER, 3, Fault::status(answer));
         let rejected = fixture.register(PASSWORD).await;
         assert_eq!(rejected.expect_err("rejected").code(), expected, "{answer}");
         assert!(fixture.pool().subject(ADA).await.is_none(), "{answer}");
         assert_eq!(fixture.pending_registrations().await, 0, "{answer}");
-        fixture.proxy().clear(REGISTER);
+        fixture.clear(REGISTER);
     }
     // The third attempt saves the profile.
-    fixture.proxy().inject(REGISTER, 2, status(503));
+    fixture.inject(REGISTER, 2, Fault::status(503));
     let repeated = fixture.register(PASSWORD).await;
     repeated.expect("the repeated registration");
     assert!(fixture.has_profile().await);
@@ -81,7 +77,7 @@ async fn failed_registration_leaves_nothing_behind() {
 async fn user_whose_creation_was_not_answered_is_deleted() {
     let fixture = Fixture::new().await;
     let lost = Fault::change(|answer| *answer = json!("cut off"));
-    fixture.proxy().inject("SignUp", 1, lost);
+    fixture.inject("SignUp", 1, lost);
     refused(fixture.register(PASSWORD).await, Code::Unavailable);
     assert!(fixture.pool().subject(ADA).await.is_some());
     fixture.clock.advance(REGISTRATION_DUE);
@@ -92,9 +88,8 @@ async fn user_whose_creation_was_not_answered_is_deleted() {
 #[tokio::test]
 async fn failed_deletion_is_repeated_by_the_compensation() {
     let fixture = Fixture::new().await;
-    fixture.proxy().inject(REGISTER, 3, status(503));
-    let away = Fault::internal_error();
-    fixture.proxy().inject("AdminDeleteUser", 1, away);
+    fixture.inject(REGISTER, 3, Fault::status(503));
+    fixture.inject("AdminDeleteUser", 1, Fault::internal_error());
     fixture.register(PASSWORD).await.expect_err("unavailable");
     assert!(fixture.pool().subject(ADA).await.is_some());
     assert_eq!(fixture.compensate().await, 1);
@@ -122,7 +117,7 @@ async fn compensation_is_postponed_during_an_outage() {
     inserted.expect("inserted");
     let updated = store.set_registration_subject("r", "subject-1").await;
     updated.expect("updated");
-    fixture.proxy().inject("/actors/", 1, status(503));
+    fixture.inject("/actors/", 1, Fault::status(503));
     assert_eq!(fixture.compensate().await, 0);
     assert_eq!(fixture.compensate().await, 0);
     fixture.clock.advance(REGISTRATION_DUE);
@@ -136,7 +131,7 @@ async fn registration_with_confirmation_requires_the_code() {
         let fixture = Fixture::with_config(config).await;
         let sent = json!({"DeliveryMedium": "EMAIL", "AttributeName": "email"});
         let sends = Fault::change(move |answer| answer["CodeDeliveryDetails"] = sent.clone());
-        fixture.proxy().inject("SignUp", 1, sends);
+        fixture.inject("SignUp", 1, sends);
         let problem = fixture.register(PASSWORD).await.expect_err("a code");
         let signed_in = fixture.sign_in(PASSWORD).await.expect_err("a code");
         for body in [&problem, &signed_in].map(|problem| problem.to_json("id")) {
@@ -148,19 +143,18 @@ async fn registration_with_confirmation_requires_the_code() {
             fixture.confirm(&client(), &session, code, PASSWORD).await
         };
         let mismatch = Fault::exception("CodeMismatchException", "x");
-        fixture.proxy().inject("ConfirmSignUp", 1, mismatch);
+        fixture.inject("ConfirmSignUp", 1, mismatch);
         refused(confirm("wrong").await, Code::InvalidCode);
         let code = if config.contains("pool") {
             assert!(fixture.messages(ADA, "account-confirm").is_empty());
             fixture.pool().change_user("AdminConfirmSignUp", ADA).await;
-            let confirmed = Fault::answer(200, &json!({}));
-            fixture.proxy().inject("ConfirmSignUp", 2, confirmed);
+            fixture.inject("ConfirmSignUp", 2, Fault::status(200));
             "123456".to_owned()
         } else {
             fixture.code(ADA, "account-confirm")
         };
         confirm(&code).await.expect("registered");
-        let sent = &fixture.proxy().bodies(REGISTER)[0];
+        let sent = &fixture.bodies(REGISTER)[0];
         assert_eq!(sent["profile"]["firstName"], "Ada");
         confirm(&code).await.expect("idempotent");
     }

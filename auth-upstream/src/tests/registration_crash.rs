@@ -18,7 +18,7 @@ const CALLS: [&str; 4] = [
 /// Interrupts a registration before or after a call.
 async fn interrupt(call: &str, point: PausePoint) -> Fixture {
     let fixture = Fixture::new().await;
-    let paused = fixture.proxy().pause(call, point);
+    let paused = fixture.pause(call, point);
     let service = Arc::clone(&fixture.service);
     let task = tokio::spawn(async move { register(&service, &client(), ADA, PASSWORD).await });
     paused.reached().await;
@@ -66,9 +66,7 @@ async fn repeated_registration_completes_and_is_kept() {
 async fn compensation_waits_for_a_repeated_registration() {
     let fixture = interrupt("/actors/register", PausePoint::Before).await;
     fixture.clock.advance(REGISTRATION_DUE);
-    let paused = fixture
-        .proxy()
-        .pause("/actors/register", PausePoint::Before);
+    let paused = fixture.pause("/actors/register", PausePoint::Before);
     let registration = fixture.register(PASSWORD);
     let compensation = async {
         paused.reached().await;

@@ -26,7 +26,7 @@ async fn reset_that_ends_not_all_earlier_sign_ins_can_be_repeated() {
     fixture.request_code(ADA).await;
     let code = fixture.code(ADA, RESET);
     for call in ["AdminUserGlobalSignOut", "AdminGetUser"] {
-        fixture.proxy().inject(call, 1, Fault::internal_error());
+        fixture.inject(call, 1, Fault::internal_error());
         refused(
             fixture.try_reset(&client(), &code, "Password-2").await,
             Code::Unavailable,
@@ -47,7 +47,7 @@ async fn name_that_looks_like_an_address_is_not_its_owner() {
         attributes.retain(|it| it["Name"] != "email");
         attributes.push(json!({ "Name": "email", "Value": "eve@example.com" }));
     });
-    fixture.proxy().inject("AdminGetUser", 2, other);
+    fixture.inject("AdminGetUser", 2, other);
     fixture.request_code(ADA).await;
     assert!(fixture.messages(ADA, RESET).is_empty());
     let code = send(&fixture, CodePurpose::Reset, ADA).await;
@@ -87,8 +87,7 @@ async fn reset_of_an_unproven_account_takes_over_nothing() {
         let subject = fixture.pool().subject(ADA).await.expect("a user");
         fixture.request_code(ADA).await;
         if failures > 0 {
-            let away = Fault::answer(503, &json!({}));
-            fixture.proxy().inject(REGISTER, failures, away);
+            fixture.inject(REGISTER, failures, Fault::status(503));
         }
         let code = fixture.code(ADA, RESET);
         let client = client_at("192.0.2.1");
@@ -104,7 +103,7 @@ async fn reset_of_an_unproven_account_takes_over_nothing() {
         fixture.clock.advance(DAY);
         fixture.compensate().await;
         fixture.sign_in("Password-2").await.expect("kept");
-        let saved = fixture.proxy().bodies(REGISTER).pop().expect("a profile");
+        let saved = fixture.bodies(REGISTER).pop().expect("a profile");
         assert_eq!(
             (&saved["actorId"], &saved["profile"]),
             (&json!(own), &json!({ "emailVerified": true })),
@@ -133,9 +132,7 @@ async fn reset_removes_social_links_and_ends_their_sign_ins() {
     let waiting = consent(&start(&fixture, None).await, person).await;
     // A sign-in that the pool has started, and whose proof it gets after the reset.
     let late = consent(&start(&fixture, None).await, person).await;
-    let paused = fixture
-        .proxy()
-        .pause("RespondToAuthChallenge", PausePoint::Before);
+    let paused = fixture.pause("RespondToAuthChallenge", PausePoint::Before);
     let service = Arc::clone(&fixture.service);
     let late = tokio::spawn(async move { land(&service, &client(), late).await });
     paused.reached().await;
@@ -168,9 +165,7 @@ async fn reset_ends_codes_for_links() {
     fixture.request_code(ELSEWHERE).await;
     let reset_code = fixture.code(ELSEWHERE, "account-reset");
     let request = reset(ELSEWHERE, &reset_code, "Password-2");
-    let paused = fixture
-        .proxy()
-        .pause("AdminSetUserPassword", PausePoint::Before);
+    let paused = fixture.pause("AdminSetUserPassword", PausePoint::Before);
     let client = client();
     let answering = async {
         paused.reached().await;
@@ -191,7 +186,7 @@ async fn reset_ends_codes_for_links() {
 
 /// Begins a sign-in of Ada that waits for a second factor.
 async fn begin(fixture: &Fixture) -> Problem {
-    fixture.proxy().inject("InitiateAuth", 1, next("SMS_MFA"));
+    fixture.inject("InitiateAuth", 1, next("SMS_MFA"));
     let begun = fixture.sign_in(PASSWORD).await;
     begun.expect_err("a challenge")
 }
@@ -225,7 +220,7 @@ async fn challenge_from_before_a_reset_or_sign_out_is_refused() {
         let fixture = Fixture::new().await;
         let subject = fixture.add_ada().await;
         let waiting = begin(&fixture).await;
-        fixture.proxy().inject(ANSWER, 1, next("SELECT_MFA_TYPE"));
+        fixture.inject(ANSWER, 1, next("SELECT_MFA_TYPE"));
         let chosen = answer_with_code(&fixture, &waiting, "1").await;
         let chosen = chosen.expect_err("a challenge");
         let unproven = Person {
@@ -235,7 +230,7 @@ async fn challenge_from_before_a_reset_or_sign_out_is_refused() {
         let unproven = next_step(&fixture, unproven).await;
         let code = fixture.code(ADA, "account-confirm");
         fixture.pool().set_password(ADA, "Temporary-1", false).await;
-        let paused = fixture.proxy().pause("InitiateAuth", PausePoint::After);
+        let paused = fixture.pause("InitiateAuth", PausePoint::After);
         let changing = async {
             paused.reached().await;
             match &change {
@@ -246,15 +241,15 @@ async fn challenge_from_before_a_reset_or_sign_out_is_refused() {
         };
         let (late, ()) = join(fixture.sign_in("Temporary-1"), changing).await;
         let late = late.expect_err("a challenge");
-        let calls = fixture.proxy().count(ANSWER);
+        let calls = fixture.count(ANSWER);
         for required in [waiting, chosen, late] {
             if !ends {
-                fixture.proxy().inject(ANSWER, 1, mismatch());
+                fixture.inject(ANSWER, 1, mismatch());
             }
             let answered = answer_with_code(&fixture, &required, "1").await;
             refused(answered, Code::InvalidChallenge);
         }
-        let asked = fixture.proxy().count(ANSWER) - calls;
+        let asked = fixture.count(ANSWER) - calls;
         assert_eq!(asked, if ends { 0 } else { 3 }, "{change:?}");
         if ends {
             let answered = answer_with_code(&fixture, &unproven, &code).await;
@@ -262,7 +257,7 @@ async fn challenge_from_before_a_reset_or_sign_out_is_refused() {
         }
         // What begins afterwards is as before.
         let required = begin(&fixture).await;
-        fixture.proxy().inject(ANSWER, 1, next("SELECT_MFA_TYPE"));
+        fixture.inject(ANSWER, 1, next("SELECT_MFA_TYPE"));
         let next = answer_with_code(&fixture, &required, "1").await;
         assert_eq!(name_of(&next.expect_err("a step")), "SELECT_MFA_TYPE");
     }
@@ -274,19 +269,17 @@ async fn new_password_ends_other_challenges_and_not_its_own() {
     fixture.add_ada().await;
     let waiting = begin(&fixture).await;
     let session = begin_invited(&fixture).await;
-    fixture.proxy().inject(ANSWER, 1, next("SMS_MFA"));
+    fixture.inject(ANSWER, 1, next("SMS_MFA"));
     let own = fixture.answer(&client(), session, Err("Password-2")).await;
     let own = own.expect_err("a second factor");
     refused(
         answer_with_code(&fixture, &waiting, "1").await,
         Code::InvalidChallenge,
     );
-    assert_eq!(fixture.proxy().count(ANSWER), 1);
+    assert_eq!(fixture.count(ANSWER), 1);
     fixture.pool().set_password(ADA, "Password-2", true).await;
     let tokens = fixture.pool().sign_in(ADA, "Password-2").await;
-    fixture
-        .proxy()
-        .inject(ANSWER, 1, Fault::answer(200, &tokens));
+    fixture.inject(ANSWER, 1, Fault::answer(200, &tokens));
     let answered = answer_with_code(&fixture, &own, "1").await;
     answered.expect("signed in");
 }
@@ -310,7 +303,7 @@ async fn sign_out_ends_a_challenge_that_is_being_answered() {
         answer_with_code(&fixture, &waiting, "1").await,
         Code::InvalidChallenge,
     );
-    assert_eq!(fixture.proxy().count(ANSWER), 2);
+    assert_eq!(fixture.count(ANSWER), 2);
 }
 
 /// Signs Ada out everywhere before the pool gives `answer` to a challenge.
@@ -320,8 +313,8 @@ async fn sign_out_during<T>(
     answer: Fault,
     answering: impl Future<Output = T>,
 ) -> T {
-    let paused = fixture.proxy().pause(ANSWER, PausePoint::Before);
-    fixture.proxy().inject(ANSWER, 1, answer);
+    let paused = fixture.pause(ANSWER, PausePoint::Before);
+    fixture.inject(ANSWER, 1, answer);
     let ending = async {
         paused.reached().await;
         operate(fixture, subject, &AccountChange::SignOut).await;
@@ -341,7 +334,7 @@ async fn challenges_end_before_a_reset_sets_the_password() {
         fixture.add_ada().await;
         let waiting = begin(&fixture).await;
         let code = send(&fixture, CodePurpose::Reset, ADA).await;
-        fixture.proxy().inject(call, 1, Fault::internal_error());
+        fixture.inject(call, 1, Fault::internal_error());
         refused(
             fixture.try_reset(&client(), &code, "Password-2").await,
             Code::Unavailable,
@@ -350,7 +343,7 @@ async fn challenges_end_before_a_reset_sets_the_password() {
             answer_with_code(&fixture, &waiting, "1").await,
             Code::InvalidChallenge,
         );
-        assert_eq!(fixture.proxy().count(ANSWER), 0, "{call}");
+        assert_eq!(fixture.count(ANSWER), 0, "{call}");
     }
 }
 
@@ -362,10 +355,8 @@ async fn reset_and_operator_wait_for_a_new_password_that_is_being_set() {
         fixture.request_code(ADA).await;
         let code = fixture.code(ADA, RESET);
         let session = begin_invited(&fixture).await;
-        let answer = fixture.proxy().pause(ANSWER, PausePoint::Before);
-        let set = fixture
-            .proxy()
-            .pause("AdminSetUserPassword", PausePoint::Before);
+        let answer = fixture.pause(ANSWER, PausePoint::Before);
+        let set = fixture.pause("AdminSetUserPassword", PausePoint::Before);
         let client = client();
         let answering = fixture.answer(&client, session, Err("Password-3"));
         let setting = async {

@@ -12,7 +12,6 @@ use crate::testing::{ADA, Fault, Fixture, PASSWORD, client_at, email, refused, s
 
 const ANSWER: &str = "RespondToAuthChallenge";
 
-/// Returns a sealed challenge session.
 async fn challenge(fixture: &Fixture, name: &str) -> String {
     let challenge = PoolChallenge {
         name: name.to_owned(),
@@ -54,7 +53,7 @@ async fn second_factor_guesses_are_limited_across_sign_ins() {
     ] {
         let fixture = Fixture::new().await;
         fixture.add_ada().await;
-        fixture.proxy().inject(ANSWER, 6, wrong);
+        fixture.inject(ANSWER, 6, wrong);
         let mut bodies = BTreeSet::new();
         for number in 0..20 {
             let rejected = answer(&fixture, number, challenge(&fixture, name).await).await;
@@ -63,16 +62,10 @@ async fn second_factor_guesses_are_limited_across_sign_ins() {
                 bodies.insert(rejected.render("id").body);
             }
         }
-        assert_eq!(
-            (bodies.len(), fixture.proxy().count(ANSWER)),
-            (1, 6),
-            "{name}"
-        );
+        assert_eq!((bodies.len(), fixture.count(ANSWER)), (1, 6), "{name}");
         fixture.clock.advance(Duration::from_secs(2));
         let tokens = fixture.pool().sign_in(ADA, PASSWORD).await;
-        fixture
-            .proxy()
-            .inject(ANSWER, 1, Fault::answer(200, &tokens));
+        fixture.inject(ANSWER, 1, Fault::answer(200, &tokens));
         let answered = answer(&fixture, 1, challenge(&fixture, name).await).await;
         answered.expect("after the delay");
     }
@@ -83,8 +76,8 @@ async fn choosing_a_factor_does_not_reset_the_limit() {
     let fixture = Fixture::new().await;
     for _ in 0..3 {
         let choice = next("SOFTWARE_TOKEN_MFA");
-        fixture.proxy().inject(ANSWER, 1, choice);
-        fixture.proxy().inject(ANSWER, 1, mismatch());
+        fixture.inject(ANSWER, 1, choice);
+        fixture.inject(ANSWER, 1, mismatch());
     }
     for number in 0..20 {
         let session = challenge(&fixture, "SELECT_MFA_TYPE").await;
@@ -95,6 +88,6 @@ async fn choosing_a_factor_does_not_reset_the_limit() {
             refused(guess, Code::InvalidChallenge);
         }
     }
-    let evaluated = fixture.proxy().count(ANSWER);
+    let evaluated = fixture.count(ANSWER);
     assert_eq!(evaluated, 6, "choices and codes are counted together");
 }

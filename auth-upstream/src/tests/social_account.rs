@@ -11,7 +11,7 @@ use crate::assembly::AuthService;
 use crate::flows::{ExchangedIdentity, SocialLanding, TokenSet};
 use crate::testing::browser::{self, Person, consent, start};
 use crate::testing::{
-    ADA, Fault, Fixture, FixtureOptions, PASSWORD, PausePoint, client, land, refused, session_of,
+    ADA, Fault, Fixture, PASSWORD, PausePoint, client, land, refused, session_of,
 };
 
 const UNVERIFIED_ADA: Person = Person {
@@ -48,11 +48,10 @@ pub(super) async fn next_step(fixture: &Fixture, person: Person) -> Problem {
 
 /// Returns how many social sign-ins were started at the pool.
 fn started(fixture: &Fixture) -> usize {
-    let calls = fixture.proxy().bodies("InitiateAuth").into_iter();
+    let calls = fixture.bodies("InitiateAuth").into_iter();
     calls.filter(|it| it["AuthFlow"] == "CUSTOM_AUTH").count()
 }
 
-/// Returns the name of a challenge.
 pub(super) fn name_of(required: &Problem) -> String {
     let problem = required.to_json("id");
     assert_eq!(
@@ -126,9 +125,7 @@ async fn next_sign_in_recovers_from_a_failed_replacement() {
     for operation in ["AdminDeleteUser", "SignUp"] {
         let fixture = Fixture::new().await;
         let squatted = squat(&fixture).await;
-        fixture
-            .proxy()
-            .inject(operation, 1, Fault::internal_error());
+        fixture.inject(operation, 1, Fault::internal_error());
         assert_eq!(error_of(&fixture).await, "temporarily_unavailable");
         let ada = sign_in(&fixture).await;
         assert_ne!(ada.user.user_id, squatted);
@@ -143,14 +140,14 @@ async fn address_taken_during_a_replacement_is_reclaimed() {
     let squatter = fixture.sign_in_at("192.0.2.1", "Squatter-1").await;
     squatter.expect("signed in");
     let exists = Fault::exception("UsernameExistsException", "x");
-    fixture.proxy().inject("SignUp", 1, exists.clone());
+    fixture.inject("SignUp", 1, exists.clone());
     assert!(sign_in(&fixture).await.tokens.is_some());
-    assert_eq!(fixture.proxy().count("SignUp"), 2);
+    assert_eq!(fixture.count("SignUp"), 2);
     let limiter = &fixture.flows().limiter;
     assert!(!limiter.is_trusted(ADA, "192.0.2.0/24").await);
 
     let fixture = Fixture::new().await;
-    fixture.proxy().inject("SignUp", 9, exists);
+    fixture.inject("SignUp", 9, exists);
     let error = error_of(&fixture).await;
     assert_eq!(error, "temporarily_unavailable", "after four attempts");
 }
@@ -159,7 +156,7 @@ async fn address_taken_during_a_replacement_is_reclaimed() {
 async fn next_sign_in_recovers_from_a_crash_after_creation() {
     let fixture = Fixture::new().await;
     let back = consent(&start(&fixture, None).await, browser::ADA).await;
-    let paused = fixture.proxy().pause("SignUp", PausePoint::After);
+    let paused = fixture.pause("SignUp", PausePoint::After);
     let service = Arc::clone(&fixture.service);
     let task = tokio::spawn(async move { land(&service, &client(), back).await });
     paused.reached().await;
@@ -174,8 +171,7 @@ async fn next_sign_in_recovers_from_a_crash_after_creation() {
 #[tokio::test]
 async fn stored_identity_is_kept_by_the_compensation() {
     let fixture = Fixture::new().await;
-    let away = Fault::answer(503, &json!({}));
-    fixture.proxy().inject("/actors/register", 3, away);
+    fixture.inject("/actors/register", 3, Fault::status(503));
     let ada = sign_in(&fixture).await;
     // A crash between storing the identity and deleting the pending registration.
     let (store, now) = (&fixture.service.store, fixture.clock.now());
@@ -197,7 +193,7 @@ async fn concurrent_sign_ins_resolve_to_one_user() {
     let outcomes = join_all(racing).await;
     let ada = fixture.pool().subject(ADA).await.expect("one");
     assert!(outcomes.iter().all(|(found, _)| found.user.user_id == ada));
-    assert_eq!(fixture.proxy().count("AdminDeleteUser"), 1, "the squatter");
+    assert_eq!(fixture.count("AdminDeleteUser"), 1, "the squatter");
 }
 
 #[tokio::test]
@@ -221,7 +217,7 @@ async fn invited_users_are_linked_and_disabled_users_rejected() {
     for fixture in [fixture, linked, squatted] {
         fixture.pool().change_user("AdminDisableUser", ADA).await;
         assert_eq!(error_of(&fixture).await, "access_denied");
-        assert_eq!(fixture.proxy().count("AdminDeleteUser"), 0);
+        assert_eq!(fixture.count("AdminDeleteUser"), 0);
     }
 }
 
@@ -243,7 +239,7 @@ fn name_account(fixture: &Fixture, account: SocialAccount) {
         let nonce = parameters["nonce"].as_str().expect("a nonce");
         parameters["account"] = json!(key.seal_account(Some(&account), nonce));
     });
-    fixture.proxy().inject("InitiateAuth", 1, rename);
+    fixture.inject("InitiateAuth", 1, rename);
 }
 
 /// A former owner, whose user name another person has by now, in a pool whose names are addresses.
@@ -258,7 +254,7 @@ async fn user_name_of_another_subject_gives_no_tokens() {
     assert_eq!(name_of(&required), "CONFIRM_ADDRESS");
     let stored = fixture.service.store.has_social_identity(&first).await;
     assert!(!stored.expect("read"), "counts as deleted");
-    assert_eq!(fixture.proxy().count("RespondToAuthChallenge"), 1);
+    assert_eq!(fixture.count("RespondToAuthChallenge"), 1);
     fixture.sign_in(PASSWORD).await.expect("the second owner's");
 }
 
@@ -269,7 +265,7 @@ async fn user_name_that_looks_like_the_address_links_nothing() {
     let account = SocialAccount::new(subject, Some("eda@example.com"), true);
     name_account(&fixture, account);
     assert_eq!(error_of(&fixture).await, "access_denied");
-    assert_eq!(fixture.proxy().count("RespondToAuthChallenge"), 0);
+    assert_eq!(fixture.count("RespondToAuthChallenge"), 0);
 }
 
 #[tokio::test]
@@ -305,7 +301,7 @@ async fn reset_during_social_sign_ins_keeps_the_new_password() {
         .sign_in("Password-4")
         .await
         .expect("the own password");
-    let set = fixture.proxy().count("AdminSetUserPassword");
+    let set = fixture.count("AdminSetUserPassword");
     assert_eq!(set, 1, "by the reset alone");
 }
 
@@ -315,38 +311,26 @@ async fn second_factor_of_the_pool_is_asked_for() {
     sign_in(&fixture).await;
     let body = json!({ "ChallengeName": "SOFTWARE_TOKEN_MFA", "Session": "pool-session" });
     let respond = "RespondToAuthChallenge";
-    fixture
-        .proxy()
-        .inject(respond, 1, Fault::answer(200, &body));
+    fixture.inject(respond, 1, Fault::answer(200, &body));
     let required = next_step(&fixture, browser::ADA).await;
     assert_eq!(name_of(&required), "SOFTWARE_TOKEN_MFA");
     fixture.pool().set_password(ADA, PASSWORD, true).await;
     let tokens = fixture.pool().sign_in(ADA, PASSWORD).await;
-    fixture
-        .proxy()
-        .inject(respond, 1, Fault::answer(200, &tokens));
+    fixture.inject(respond, 1, Fault::answer(200, &tokens));
     let answered = answer_with_code(&fixture, &required, "123456").await;
     answered.expect("tokens");
     // A reset removes the link while the second factor is asked for.
-    fixture
-        .proxy()
-        .inject(respond, 1, Fault::answer(200, &body));
+    fixture.inject(respond, 1, Fault::answer(200, &body));
     let required = next_step(&fixture, browser::ADA).await;
     fixture.reset("192.0.2.1", "Password-2").await;
     let tokens = fixture.pool().sign_in(ADA, "Password-2").await;
-    fixture
-        .proxy()
-        .inject(respond, 1, Fault::answer(200, &tokens));
-    let calls = fixture.proxy().count(respond);
+    fixture.inject(respond, 1, Fault::answer(200, &tokens));
+    let calls = fixture.count(respond);
     refused(
         answer_with_code(&fixture, &required, "123456").await,
         Code::InvalidChallenge,
     );
-    assert_eq!(
-        fixture.proxy().count(respond),
-        calls,
-        "the pool is not asked"
-    );
+    assert_eq!(fixture.count(respond), calls, "the pool is not asked");
 }
 
 #[tokio::test]
@@ -354,7 +338,7 @@ async fn required_password_reset_stays_with_a_social_sign_in() {
     let fixture = Fixture::new().await;
     sign_in(&fixture).await;
     let reset = Fault::exception("PasswordResetRequiredException", "Password reset required");
-    fixture.proxy().inject("InitiateAuth", 1, reset);
+    fixture.inject("InitiateAuth", 1, reset);
     let required = next_step(&fixture, browser::ADA).await;
     assert_eq!(name_of(&required), "PASSWORD_RESET_REQUIRED");
 }
@@ -410,7 +394,7 @@ async fn address_without_authority_is_proven_by_a_code() {
             is_verified,
         };
         let known = |answer: &mut Value| answer["refresh_token"] = json!("known");
-        fixture.proxy().inject("/token", 1, Fault::change(known));
+        fixture.inject("/token", 1, Fault::change(known));
         let required = next_step(&fixture, person).await;
         assert_eq!(name_of(&required), "CONFIRM_ADDRESS", "{case}");
         assert_eq!(started(&fixture), 0, "{case}");
@@ -446,18 +430,16 @@ async fn address_without_authority_is_proven_by_a_code() {
 #[tokio::test]
 async fn address_is_proven_by_a_code_also_if_the_pool_makes_codes() {
     for no_credentials in [false, true] {
-        let fixture = Fixture::with(FixtureOptions {
-            config: "codes = 'pool'",
-            no_credentials,
-            ..FixtureOptions::default()
+        let fixture = Fixture::with(|it| {
+            it.config = "codes = 'pool'";
+            it.no_credentials = no_credentials;
         })
         .await;
         let required = next_step(&fixture, UNVERIFIED_ADA).await;
         let code = fixture.code(ADA, "account-confirm");
         let linked = answer_with_code(&fixture, &required, &code).await;
         linked.expect("tokens");
-        let done = Fault::answer(200, &json!({}));
-        fixture.proxy().inject("ConfirmForgotPassword", 1, done);
+        fixture.inject("ConfirmForgotPassword", 1, Fault::status(200));
         let done = fixture.try_reset(&client(), "123456", "Password-2").await;
         done.expect("reset");
         let required = next_step(&fixture, UNVERIFIED_ADA).await;

@@ -16,7 +16,7 @@ async fn temporary_token_is_exchanged_once_for_pool_tokens() {
     let expected = json!({ "userId": subject, "email": ADA, "emailVerified": true,
         "name": "Ada Lovelace", "provider": "dev" });
     assert_eq!(user, expected);
-    let sent = fixture.proxy().bodies("/actors/register");
+    let sent = fixture.bodies("/actors/register");
     let profile = json!({ "firstName": "Ada", "lastName": "Lovelace", "emailVerified": true });
     assert_eq!(sent[0]["profile"], profile);
     let tokens = found.tokens.expect("tokens of the pool");
@@ -50,7 +50,7 @@ async fn wrong_verifier_invalidates_the_token() {
 async fn provider_tokens_are_sealed_to_their_user() {
     let fixture = Fixture::new().await;
     let known = |answer: &mut serde_json::Value| answer["refresh_token"] = json!("known");
-    fixture.proxy().inject("/token", 1, Fault::change(known));
+    fixture.inject("/token", 1, Fault::change(known));
     browser::sign_in(&fixture, browser::ADA).await;
     let stored = fixture.service.store.provider_tokens().await.remove(0);
     let (subject, user_id, sealed) = &stored;

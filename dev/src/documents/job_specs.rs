@@ -16,7 +16,6 @@ use crate::samples::Samples;
 
 const JOB_SPEC: &str = "job-spec";
 
-/// `POST /job-specs`.
 pub(super) async fn add(
     State(samples): State<Arc<Samples>>,
     caller: VerifiedCaller,
@@ -47,7 +46,6 @@ pub(super) async fn list(
     Ok(json(StatusCode::OK, &json!({ "jobSpecs": specs })))
 }
 
-/// `GET /job-specs/{id}`.
 pub(super) async fn get(
     State(samples): State<Arc<Samples>>,
     _caller: VerifiedCaller,

@@ -10,13 +10,11 @@ use tokio::io::AsyncWriteExt;
 /// A file that is being received. It is deleted on drop unless it was kept.
 #[derive(Debug)]
 pub(super) struct IncomingFile {
-    /// The name that the client gave.
     pub(super) name: String,
     pub(super) content_type: Option<String>,
     path: TempPath,
     file: File,
     hash: Sha256,
-    /// Bytes received.
     pub(super) size: u64,
 }
 

@@ -1,27 +1,29 @@
-//! Storage of mail: in the SQLite database, with the summaries in memory.
+//! Storage of mail, in the SQLite database.
 
-use std::collections::BTreeMap;
-use std::sync::Arc;
 use std::time::Duration;
 
-use parking_lot::Mutex;
 use postern_core::Clock;
 use postern_store::database::Sqlite;
 use serde::{Deserialize, Serialize};
 use tokio::sync::watch;
+use tokio::time::{Instant, timeout_at};
 use uuid::Uuid;
 
-use super::mime::{self, ParsedMail};
+use super::mime;
 
-/// Maximum number of messages; beyond it the oldest message is deleted.
-const MAX_MESSAGES: usize = 5_000;
+/// Maximum number of messages; beyond it the oldest messages are deleted.
+const MAX_MESSAGES: i64 = 5_000;
 
-/// Maximum number of messages in a listing.
-const MAX_LISTED_MESSAGES: usize = 500;
+const MAX_LISTED_MESSAGES: i64 = 500;
 
-const SELECT_SUMMARIES: &str = "SELECT id, summary FROM mail";
-const SELECT_MESSAGE: &str = "SELECT message FROM mail WHERE id = ?1";
+/// Recipients are compared without case.
+const SELECT_SUMMARIES: &str = "SELECT summary FROM mail WHERE ?1 IS NULL OR EXISTS \
+     (SELECT 1 FROM json_each(summary, '$.recipients') WHERE value = ?1 COLLATE NOCASE) \
+     ORDER BY id DESC LIMIT ?2";
+const SELECT_MESSAGE: &str = "SELECT summary, message FROM mail WHERE id = ?1";
 const INSERT: &str = "INSERT INTO mail (id, summary, message) VALUES (?1, ?2, ?3)";
+const DELETE_SURPLUS: &str =
+    "DELETE FROM mail WHERE id <= (SELECT id FROM mail ORDER BY id DESC LIMIT 1 OFFSET ?1)";
 const DELETE: &str = "DELETE FROM mail WHERE id = ?1";
 const DELETE_ALL: &str = "DELETE FROM mail";
 
@@ -30,7 +32,6 @@ const DELETE_ALL: &str = "DELETE FROM mail";
 pub struct Mailbox {
     sqlite: Sqlite,
     clock: Clock,
-    index: Mutex<BTreeMap<String, Arc<Summary>>>,
     /// Number of arrivals and deletions.
     changes: watch::Sender<u64>,
 }
@@ -45,9 +46,9 @@ pub struct MailEnvelope {
 }
 
 /// The summary of a message in a listing.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-pub struct Summary {
+pub(super) struct Summary {
     /// Message id, a UUIDv7; ids sort by time of arrival.
     pub id: String,
     /// Time of acceptance, RFC 3339.
@@ -67,27 +68,15 @@ pub struct Summary {
 // === impl Mailbox ===
 
 impl Mailbox {
-    /// Opens the mailbox of a development database.
-    ///
-    /// # Errors
-    /// Fails if the database cannot be read.
-    pub(crate) async fn open(sqlite: Sqlite, clock: Clock) -> Result<Self, sqlx::Error> {
-        let rows: Vec<(String, String)> = sqlx::query_as(SELECT_SUMMARIES)
-            .fetch_all(&sqlite.readers)
-            .await?;
-        let summaries = rows
-            .into_iter()
-            .filter_map(|(id, summary)| Some((id, serde_json::from_str(&summary).ok()?)));
-        Ok(Self {
-            index: Mutex::new(summaries.collect()),
+    pub(crate) fn new(sqlite: Sqlite, clock: Clock) -> Self {
+        Self {
             sqlite,
             clock,
             changes: watch::Sender::new(0),
-        })
+        }
     }
 
-    /// Stores a message durably and returns its id. Beyond `MAX_MESSAGES`, the oldest message is
-    /// deleted.
+    /// Stores a message durably and returns its id.
     ///
     /// # Errors
     /// Fails if the message cannot be written.
@@ -97,27 +86,17 @@ impl Mailbox {
         message: Vec<u8>,
     ) -> Result<String, sqlx::Error> {
         let summary = self.summarize(envelope, &message);
-        let id = summary.id.clone();
-        sqlx::query(INSERT)
-            .bind(&id)
-            .bind(serde_json::to_string(&summary).unwrap_or_default())
-            .bind(message)
-            .execute(&self.sqlite.writer)
-            .await?;
-        let oldest = {
-            let mut index = self.index.lock();
-            index.insert(id.clone(), Arc::new(summary));
-            let oldest = index.keys().next().cloned();
-            oldest.filter(|_| index.len() > MAX_MESSAGES)
-        };
-        self.changes.send_modify(|count| *count += 1);
-        if let Some(oldest) = oldest
-            && let Err(error) = self.delete(&oldest).await
-        {
+        let insert = sqlx::query(INSERT).bind(&summary.id);
+        let insert = insert.bind(serde_json::to_string(&summary).unwrap_or_default());
+        let insert = insert.bind(message).execute(&self.sqlite.writer);
+        insert.await?;
+        let delete = sqlx::query(DELETE_SURPLUS).bind(MAX_MESSAGES);
+        if let Err(error) = delete.execute(&self.sqlite.writer).await {
             // A client that got an error would send the new message again.
-            tracing::warn!(%error, id = %oldest, "mail deletion failed");
+            tracing::warn!(%error, "mail deletion failed");
         }
-        Ok(id)
+        self.changes.send_modify(|count| *count += 1);
+        Ok(summary.id)
     }
 
     fn summarize(&self, envelope: MailEnvelope, message: &[u8]) -> Summary {
@@ -125,7 +104,7 @@ impl Mailbox {
         let first = |name: &str| {
             let mut headers = headers.iter();
             let found = headers.find(|(known, _)| known.eq_ignore_ascii_case(name));
-            found.map(|(_, value)| value.clone()).unwrap_or_default()
+            found.map_or_else(String::new, |(_, value)| value.clone())
         };
         Summary {
             id: Uuid::now_v7().to_string(),
@@ -138,82 +117,57 @@ impl Mailbox {
         }
     }
 
-    /// Lists the newest 500 messages to a recipient, or to all, newest first. Case does not matter.
-    #[must_use]
-    pub fn list(&self, recipient: Option<&str>) -> Vec<Arc<Summary>> {
-        let is_wanted = |summary: &&Arc<Summary>| {
-            let mut recipients = summary.recipients.iter();
-            recipient.is_none_or(|wanted| recipients.any(|it| it.eq_ignore_ascii_case(wanted)))
-        };
-        let index = self.index.lock();
-        let wanted = index.values().rev().filter(is_wanted);
-        wanted.take(MAX_LISTED_MESSAGES).cloned().collect()
+    /// Lists the newest messages to a recipient, or to all, newest first.
+    pub(super) async fn list(&self, recipient: Option<&str>) -> Result<Vec<Summary>, sqlx::Error> {
+        let select = sqlx::query_scalar(SELECT_SUMMARIES).bind(recipient);
+        let select = select.bind(MAX_LISTED_MESSAGES);
+        let found: Vec<String> = select.fetch_all(&self.sqlite.readers).await?;
+        let read = |summary: &String| serde_json::from_str(summary).ok();
+        Ok(found.iter().filter_map(read).collect())
     }
 
     /// Waits for a message to a recipient, for at most `timeout`, and lists them.
-    pub async fn wait(&self, recipient: Option<&str>, timeout: Duration) -> Vec<Arc<Summary>> {
+    pub(super) async fn wait(
+        &self,
+        recipient: Option<&str>,
+        timeout: Duration,
+    ) -> Result<Vec<Summary>, sqlx::Error> {
         // Subscribe before listing, so that no arrival is missed in between.
         let mut changes = self.changes.subscribe();
-        let found = async {
-            loop {
-                changes.borrow_and_update();
-                let list = self.list(recipient);
-                if !list.is_empty() || changes.changed().await.is_err() {
-                    return list;
-                }
+        let deadline = Instant::now() + timeout;
+        loop {
+            changes.borrow_and_update();
+            let list = self.list(recipient).await?;
+            if !list.is_empty() || Instant::now() >= deadline {
+                return Ok(list);
             }
-        };
-        tokio::time::timeout(timeout, found)
-            .await
-            .unwrap_or_default()
+            let _elapsed = timeout_at(deadline, changes.changed()).await;
+        }
     }
 
     /// Returns a message as received, or `None` for an unknown id.
-    ///
-    /// # Errors
-    /// Fails if the database cannot be read.
-    pub async fn raw(&self, id: &str) -> Result<Option<Vec<u8>>, sqlx::Error> {
-        let found: Option<(Vec<u8>,)> = sqlx::query_as(SELECT_MESSAGE)
-            .bind(id)
-            .fetch_optional(&self.sqlite.readers)
-            .await?;
-        Ok(found.map(|(message,)| message))
+    pub(super) async fn get(&self, id: &str) -> Result<Option<(Summary, Vec<u8>)>, sqlx::Error> {
+        let select = sqlx::query_as(SELECT_MESSAGE).bind(id);
+        let found: Option<(String, Vec<u8>)> = select.fetch_optional(&self.sqlite.readers).await?;
+        let read =
+            |(summary, message): (String, _)| Some((serde_json::from_str(&summary).ok()?, message));
+        Ok(found.and_then(read))
     }
 
-    /// Returns the parsed message, or `None` for an unknown id.
-    ///
-    /// # Errors
-    /// Fails if the database cannot be read.
-    pub async fn read(&self, id: &str) -> Result<Option<ParsedMail>, sqlx::Error> {
-        Ok(self.raw(id).await?.map(|message| mime::parse(&message)))
-    }
-
-    /// Deletes a message. Returns false for an unknown id.
-    pub(super) async fn delete(&self, id: &str) -> Result<bool, sqlx::Error> {
-        let known = self.index.lock().remove(id).is_some();
-        if known {
-            let delete = sqlx::query(DELETE).bind(id);
-            delete.execute(&self.sqlite.writer).await?;
-            self.changes.send_modify(|count| *count += 1);
-        }
-        Ok(known)
-    }
-
-    /// Deletes all messages.
-    pub(super) async fn clear(&self) -> Result<(), sqlx::Error> {
-        self.index.lock().clear();
-        sqlx::query(DELETE_ALL).execute(&self.sqlite.writer).await?;
+    /// Deletes a message, or all. Returns how many there were.
+    pub(super) async fn delete(&self, id: Option<&str>) -> Result<u64, sqlx::Error> {
+        let delete = match id {
+            Some(id) => sqlx::query(DELETE).bind(id),
+            None => sqlx::query(DELETE_ALL),
+        };
+        let deleted = delete.execute(&self.sqlite.writer).await?.rows_affected();
         self.changes.send_modify(|count| *count += 1);
-        Ok(())
+        Ok(deleted)
     }
 
     /// Returns a receiver that is notified when a message arrives or is deleted.
     pub(super) fn subscribe(&self) -> watch::Receiver<u64> {
         self.changes.subscribe()
-    }
-
-    pub(super) fn summary(&self, id: &str) -> Option<Arc<Summary>> {
-        self.index.lock().get(id).cloned()
     }
 }
 
@@ -228,11 +182,10 @@ pub(super) mod tests {
         (open_in(&folder).await, folder)
     }
 
-    pub(crate) async fn open_in(folder: &tempfile::TempDir) -> Mailbox {
+    async fn open_in(folder: &tempfile::TempDir) -> Mailbox {
         let path = folder.path().join("development.db");
         let sqlite = database::open(&path).await.expect("database");
-        let mailbox = Mailbox::open(sqlite, Clock::system()).await;
-        mailbox.expect("mailbox")
+        Mailbox::new(sqlite, Clock::system())
     }
 
     pub(crate) fn envelope(to: &str) -> MailEnvelope {
@@ -251,11 +204,19 @@ pub(super) mod tests {
             let stored = mailbox.store(envelope(to), message.clone()).await;
             ids.push(stored.expect("stored"));
         }
-        assert!(mailbox.delete(&ids[0]).await.expect("deleted"));
-        assert!(!mailbox.delete("unknown").await.expect("unknown"));
+        assert_eq!(mailbox.delete(Some(&ids[0])).await.expect("deleted"), 1);
+        assert_eq!(mailbox.delete(Some("unknown")).await.expect("unknown"), 0);
         let again = open_in(&folder).await;
-        assert_eq!(again.list(None)[0].recipients, ["grace@b.test"]);
-        assert_eq!(again.raw(&ids[0]).await.expect("read"), None);
-        assert_eq!(again.raw(&ids[1]).await.expect("read"), Some(message));
+        for (recipient, count) in [
+            (None, 1),
+            (Some("GRACE@b.test"), 1),
+            (Some("ada@b.test"), 0),
+        ] {
+            let listed = again.list(recipient).await.expect("listed");
+            assert_eq!(listed.len(), count, "{recipient:?}");
+        }
+        assert_eq!(again.get(&ids[0]).await.expect("read"), None);
+        let (summary, stored) = again.get(&ids[1]).await.expect("read").expect("stored");
+        assert_eq!((summary.id, stored), (ids[1].clone(), message));
     }
 }

@@ -13,7 +13,7 @@ const MAX_DEPTH: usize = 8;
 /// A parsed message.
 #[derive(Debug, Default, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "camelCase")]
-pub struct ParsedMail {
+pub(super) struct ParsedMail {
     /// Headers in order, unfolded and decoded.
     pub headers: Vec<(String, String)>,
     /// First plain text body.
@@ -41,7 +41,7 @@ pub(super) fn headers(message: &[u8]) -> Vec<(String, String)> {
     headers.collect()
 }
 
-/// Parses a message.
+/// Parses a message. Attached messages are left out.
 pub(super) fn parse(message: &[u8]) -> ParsedMail {
     let parser = MessageParser::new()
         .with_mime_headers()
@@ -72,10 +72,8 @@ fn collect_bodies<'a>(entity: &'a [u8], depth: usize, bodies: &mut Vec<&'a [u8]>
         .parse_headers(entity);
     let kind = head.as_ref().and_then(|head| head.content_type());
     let boundary = kind.and_then(|kind| kind.attribute("boundary"));
-    match kind
-        .map(|kind| kind.ctype().to_ascii_lowercase())
-        .as_deref()
-    {
+    let name = kind.map(|kind| kind.ctype().to_ascii_lowercase());
+    match name.as_deref() {
         Some("message") => {}
         Some("multipart") if depth == 0 => {}
         Some("multipart") => {

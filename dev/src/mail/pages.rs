@@ -19,9 +19,9 @@ use postern_service::http::Query;
 use super::mailbox::{Mailbox, Summary};
 use super::mime::ParsedMail;
 use super::web_api::read;
+use crate::samples::store_problem;
 use crate::web::page::{Page, Section, script, to_text};
 
-/// Returns the routes of the pages.
 pub(super) fn router() -> Router<Arc<Mailbox>> {
     let pages_script = || async { script(include_str!("pages.js")) };
     Router::new()
@@ -32,34 +32,38 @@ pub(super) fn router() -> Router<Arc<Mailbox>> {
         .route("/assets/mail.js", get(pages_script))
 }
 
-async fn list_page(State(mailbox): State<Arc<Mailbox>>) -> Response {
+async fn list_page(State(mailbox): State<Arc<Mailbox>>) -> Result<Response, Problem> {
     let content = html! {
         div.bar { button.danger #clear type="button" { "Delete all" } }
-        div #list aria-live="polite" { (list(&mailbox)) }
+        div #list aria-live="polite" { (list(&mailbox).await?) }
     };
-    Page {
-        title: "Mail",
-        section: Some(Section::Mail),
-        script: Some("/assets/mail.js"),
-        content,
-    }
-    .respond(StatusCode::OK)
+    Ok(page("Mail", content))
 }
 
 /// `GET /mail/list`: the list alone, for the script of the page.
-async fn list_fragment(State(mailbox): State<Arc<Mailbox>>) -> Html<String> {
-    Html(to_text(list(&mailbox)))
+async fn list_fragment(State(mailbox): State<Arc<Mailbox>>) -> Result<Html<String>, Problem> {
+    Ok(Html(to_text(list(&mailbox).await?)))
 }
 
-fn list(mailbox: &Mailbox) -> Markup {
-    let found = mailbox.list(None);
-    html! {
+async fn list(mailbox: &Mailbox) -> Result<Markup, Problem> {
+    let found = mailbox.list(None).await.map_err(store_problem)?;
+    Ok(html! {
         @if found.is_empty() {
             div.panel { "No mail yet. Mail that Postern sends appears here at once." }
         } @else {
             ul.plain.panel.mails { @for summary in &found { (row(summary)) } }
         }
-    }
+    })
+}
+
+fn page(title: &str, content: Markup) -> Response {
+    let page = Page {
+        title,
+        section: Some(Section::Mail),
+        script: Some("/assets/mail.js"),
+        content,
+    };
+    page.respond(StatusCode::OK)
 }
 
 fn row(summary: &Summary) -> Markup {
@@ -118,13 +122,7 @@ async fn mail_page(
         }
         (representation(&summary.id, &mail, shows_html))
     };
-    Ok(Page {
-        title: subject(&summary),
-        section: Some(Section::Mail),
-        script: Some("/assets/mail.js"),
-        content,
-    }
-    .respond(StatusCode::OK))
+    Ok(page(subject(&summary), content))
 }
 
 fn facts(summary: &Summary) -> Markup {

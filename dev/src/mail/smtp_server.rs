@@ -23,7 +23,6 @@ const CLIENT_TIMEOUT: Duration = Duration::from_secs(300);
 /// Time for which a shutdown waits for open sessions.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// Maximum size of a message in bytes.
 const MAX_MESSAGE_BYTES: usize = 25 << 20;
 
 /// Maximum length of a line in bytes. RFC 5321 requires 512 for commands and 1000 for messages, and
@@ -41,18 +40,14 @@ const MAX_RECIPIENTS: usize = 100;
 const EXTENSIONS: &str = "250-Postern mail catcher\r\n250-PIPELINING\r\n250-SIZE 26214400\r\n\
     250-8BITMIME\r\n250-SMTPUTF8\r\n250 ENHANCEDSTATUSCODES";
 
-/// A session with a client.
 struct Session<'a, S> {
     stream: BufReader<S>,
-    /// Replies that are not sent yet: those to pipelined commands (RFC 2920) are sent together.
-    replies: String,
     mailbox: &'a Mailbox,
     shutdown: &'a CancellationToken,
     greeted: bool,
     envelope: Option<MailEnvelope>,
 }
 
-/// Serves SMTP until shutdown.
 pub(crate) async fn serve(
     listener: TcpListener,
     mailbox: Arc<Mailbox>,
@@ -75,7 +70,6 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Session<'a, S> {
     fn new(stream: S, mailbox: &'a Mailbox, shutdown: &'a CancellationToken) -> Self {
         Self {
             stream: BufReader::new(stream),
-            replies: String::new(),
             mailbox,
             shutdown,
             greeted: false,
@@ -84,31 +78,24 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Session<'a, S> {
     }
 
     async fn run(mut self) -> io::Result<()> {
-        self.reply("220 127.0.0.1 ESMTP Postern mail catcher");
+        self.reply("220 127.0.0.1 ESMTP Postern mail catcher")
+            .await?;
         while let Some(line) = self.line().await? {
             if !self.command(&String::from_utf8_lossy(&line)).await? {
                 break;
             }
         }
-        self.flush().await
+        Ok(())
     }
 
-    fn reply(&mut self, text: &str) {
-        self.replies.push_str(text);
-        self.replies.push_str("\r\n");
-    }
-
-    async fn flush(&mut self) -> io::Result<()> {
-        let replies = std::mem::take(&mut self.replies);
-        let sent = timeout(CLIENT_TIMEOUT, self.stream.write_all(replies.as_bytes()));
+    async fn reply(&mut self, text: &str) -> io::Result<()> {
+        let text = format!("{text}\r\n");
+        let sent = timeout(CLIENT_TIMEOUT, self.stream.write_all(text.as_bytes()));
         sent.await.map_err(io::Error::from)?
     }
 
     /// Reads a line. Returns `None` at the end of the session.
     async fn line(&mut self) -> io::Result<Option<Vec<u8>>> {
-        if !self.stream.buffer().contains(&b'\n') {
-            self.flush().await?;
-        }
         let mut line = Vec::new();
         let mut limited = (&mut self.stream).take(MAX_LINE_BYTES);
         let read = timeout(CLIENT_TIMEOUT, limited.read_until(b'\n', &mut line));
@@ -129,7 +116,7 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Session<'a, S> {
                 Some(_) | None => "550 5.6.11 Lines end with CRLF",
             },
         };
-        self.reply(last);
+        self.reply(last).await?;
         Ok(None)
     }
 
@@ -159,18 +146,18 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Session<'a, S> {
             "NOOP" => "250 2.0.0 Ok",
             "AUTH" | "STARTTLS" | "VRFY" => "502 5.5.1 Not supported",
             "QUIT" => {
-                self.reply("221 2.0.0 Bye");
+                self.reply("221 2.0.0 Bye").await?;
                 return Ok(false);
             }
             // HTTP from a browser that was tricked into connecting: close, so that no part of the
             // request is taken for a command.
             "GET" | "POST" | "PUT" | "HEAD" | "OPTIONS" | "DELETE" => {
-                self.reply("221 2.7.0 This is not HTTP");
+                self.reply("221 2.7.0 This is not HTTP").await?;
                 return Ok(false);
             }
             _ => "500 5.5.2 Unknown command",
         };
-        self.reply(answer);
+        self.reply(answer).await?;
         Ok(true)
     }
 
@@ -214,7 +201,7 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Session<'a, S> {
 
     /// Receives and stores a message. Returns whether the session goes on.
     async fn receive(&mut self, envelope: MailEnvelope) -> io::Result<bool> {
-        self.reply("354 End with <CRLF>.<CRLF>");
+        self.reply("354 End with <CRLF>.<CRLF>").await?;
         let mut message = Vec::new();
         loop {
             let Some(line) = self.line().await? else {
@@ -226,17 +213,18 @@ impl<'a, S: AsyncRead + AsyncWrite + Unpin> Session<'a, S> {
             message.extend_from_slice(line.strip_prefix(b".").unwrap_or(&line));
             message.extend_from_slice(b"\r\n");
             if message.len() > MAX_MESSAGE_BYTES {
-                self.reply("552 5.3.4 Message too large");
+                self.reply("552 5.3.4 Message too large").await?;
                 return Ok(false);
             }
         }
-        match self.mailbox.store(envelope, message).await {
-            Ok(id) => self.reply(&format!("250 2.0.0 Ok {id}")),
+        let answer = match self.mailbox.store(envelope, message).await {
+            Ok(id) => format!("250 2.0.0 Ok {id}"),
             Err(error) => {
                 tracing::error!(%error, "mail storage failed");
-                self.reply("451 4.3.0 Cannot store the message now");
+                "451 4.3.0 Cannot store the message now".to_owned()
             }
-        }
+        };
+        self.reply(&answer).await?;
         Ok(true)
     }
 }
@@ -293,10 +281,11 @@ mod tests {
             let expected = "220 250 250 250 354 250 250 250 354 250 250 250 502 221";
             assert_eq!(codes(&mailbox, text.as_bytes(), piece).await, expected);
         }
-        let stored = mailbox.list(Some("c@d.test"));
+        let stored = mailbox.list(Some("c@d.test")).await.expect("listed");
         assert_eq!((stored.len(), stored[0].sender.as_str()), (2, "a@b.test"));
-        let message = mailbox.raw(&stored[0].id).await.expect("read");
-        assert_eq!(message.as_deref(), Some(&b".\r\n..a\r\nb\r\na.b\r\n"[..]));
+        let message = mailbox.get(&stored[0].id).await.expect("read");
+        let (_, message) = message.expect("stored");
+        assert_eq!(message, b".\r\n..a\r\nb\r\na.b\r\n");
     }
 
     #[tokio::test]
@@ -333,7 +322,7 @@ mod tests {
             let expected = "220 250 250 250 354 550";
             assert_eq!(codes(&mailbox, text.as_bytes(), 1 << 16).await, expected);
         }
-        assert!(mailbox.list(None).is_empty());
+        assert!(mailbox.list(None).await.expect("listed").is_empty());
     }
 
     #[tokio::test]

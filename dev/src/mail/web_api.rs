@@ -9,26 +9,26 @@ use axum::middleware::map_response;
 use axum::response::{IntoResponse, Redirect, Response};
 use axum::routing::{any, get};
 use http::StatusCode;
-use http::header::{CONTENT_SECURITY_POLICY, CONTENT_TYPE, X_CONTENT_TYPE_OPTIONS};
+use http::header::{CONTENT_SECURITY_POLICY, CONTENT_TYPE};
 use postern_core::problem::{Code, Problem};
-use postern_service::http::{AllowedHosts, Query, json};
+use postern_service::http::{AllowedHosts, Query, json as json_response};
 use serde::Serialize;
+use serde_json::json;
 
 use super::mailbox::{Mailbox, Summary};
-use super::mime::ParsedMail;
+use super::mime::{self, ParsedMail};
 use super::pages;
-use crate::samples::StoreError;
+use crate::samples::store_problem;
 use crate::web::{api_page, landing_page, page};
 
-/// Maximum value of `waitSeconds`.
 const MAX_WAIT_S: u64 = 60;
 
 #[derive(Serialize)]
-struct MessageBody<'a> {
+struct MessageBody {
     #[serde(flatten)]
-    summary: &'a Summary,
+    summary: Summary,
     #[serde(flatten)]
-    mail: &'a ParsedMail,
+    mail: ParsedMail,
 }
 
 /// Builds the router of the API, the pages, and the landing page of social sign-ins, which contains
@@ -65,18 +65,13 @@ async fn list(
     });
     let recipient = query.get("to").map(str::to_owned);
     query.finish()?;
+    let timeout = Duration::from_secs(seconds.unwrap_or(0));
     let found = match seconds {
-        Some(seconds) => {
-            let timeout = Duration::from_secs(seconds);
-            mailbox.wait(recipient.as_deref(), timeout).await
-        }
-        None => mailbox.list(recipient.as_deref()),
+        Some(_) => mailbox.wait(recipient.as_deref(), timeout).await,
+        None => mailbox.list(recipient.as_deref()).await,
     };
-    let found: Vec<&Summary> = found.iter().map(AsRef::as_ref).collect();
-    Ok(json(
-        StatusCode::OK,
-        &serde_json::json!({ "messages": found }),
-    ))
+    let found = json!({ "messages": found.map_err(store_problem)? });
+    Ok(json_response(StatusCode::OK, &found))
 }
 
 async fn message(
@@ -84,12 +79,9 @@ async fn message(
     Path(id): Path<String>,
 ) -> Result<Response, Problem> {
     let (summary, mail) = read(&mailbox, &id).await?;
-    Ok(json(
+    Ok(json_response(
         StatusCode::OK,
-        &MessageBody {
-            summary: &summary,
-            mail: &mail,
-        },
+        &MessageBody { summary, mail },
     ))
 }
 
@@ -97,14 +89,14 @@ async fn delete(
     State(mailbox): State<Arc<Mailbox>>,
     Path(id): Path<String>,
 ) -> Result<StatusCode, Problem> {
-    match mailbox.delete(&id).await.map_err(StoreError::from)? {
-        true => Ok(StatusCode::NO_CONTENT),
-        false => Err(Code::NotFound.into()),
+    match mailbox.delete(Some(&id)).await.map_err(store_problem)? {
+        0 => Err(Code::NotFound.into()),
+        _ => Ok(StatusCode::NO_CONTENT),
     }
 }
 
 async fn clear(State(mailbox): State<Arc<Mailbox>>) -> Result<StatusCode, Problem> {
-    mailbox.clear().await.map_err(StoreError::from)?;
+    mailbox.delete(None).await.map_err(store_problem)?;
     Ok(StatusCode::NO_CONTENT)
 }
 
@@ -112,8 +104,8 @@ async fn raw(
     State(mailbox): State<Arc<Mailbox>>,
     Path(id): Path<String>,
 ) -> Result<Response, Problem> {
-    let found = mailbox.raw(&id).await.map_err(StoreError::from)?;
-    let bytes = found.ok_or(Code::NotFound)?;
+    let found = mailbox.get(&id).await.map_err(store_problem)?;
+    let (_, bytes) = found.ok_or(Code::NotFound)?;
     Ok(untrusted_response("text/plain; charset=utf-8", bytes))
 }
 
@@ -122,10 +114,7 @@ async fn html(
     Path(id): Path<String>,
 ) -> Result<Response, Problem> {
     let html = read(&mailbox, &id).await?.1.html.ok_or(Code::NotFound)?;
-    Ok(untrusted_response(
-        "text/html; charset=utf-8",
-        html.into_bytes(),
-    ))
+    Ok(untrusted_response("text/html; charset=utf-8", html.into()))
 }
 
 /// Returns untrusted content with a policy that permits no script, form, or external request, even
@@ -135,19 +124,14 @@ fn untrusted_response(content_type: &'static str, bytes: Vec<u8>) -> Response {
     let headers = [
         (CONTENT_TYPE, content_type),
         (CONTENT_SECURITY_POLICY, policy),
-        (X_CONTENT_TYPE_OPTIONS, "nosniff"),
     ];
     (headers, bytes).into_response()
 }
 
-/// Returns summary and content of a message.
-pub(super) async fn read(
-    mailbox: &Mailbox,
-    id: &str,
-) -> Result<(Arc<Summary>, ParsedMail), Problem> {
-    let summary = mailbox.summary(id).ok_or(Code::NotFound)?;
-    let mail = mailbox.read(id).await.map_err(StoreError::from)?;
-    Ok((summary, mail.ok_or(Code::NotFound)?))
+pub(super) async fn read(mailbox: &Mailbox, id: &str) -> Result<(Summary, ParsedMail), Problem> {
+    let found = mailbox.get(id).await.map_err(store_problem)?;
+    let (summary, message) = found.ok_or(Code::NotFound)?;
+    Ok((summary, mime::parse(&message)))
 }
 
 #[cfg(test)]
@@ -159,33 +143,25 @@ mod tests {
     use tower::ServiceExt as _;
 
     async fn get_text(router: &Router, path: &str) -> (u16, http::HeaderMap, String) {
-        let request = Request::builder()
-            .uri(path)
-            .header("host", "127.0.0.1")
-            .body(Body::empty())
-            .expect("request");
-        let (parts, body) = router
-            .clone()
-            .oneshot(request)
-            .await
-            .expect("answer")
-            .into_parts();
+        let request = Request::get(path).header("host", "127.0.0.1");
+        let request = request.body(Body::empty()).expect("request");
+        let response = router.clone().oneshot(request).await.expect("answer");
+        let (parts, body) = response.into_parts();
         let bytes = to_bytes(body, 1 << 20).await.expect("body");
-        (
-            parts.status.as_u16(),
-            parts.headers,
-            String::from_utf8(bytes.to_vec()).expect("text"),
-        )
+        let text = String::from_utf8(bytes.to_vec()).expect("text");
+        (parts.status.as_u16(), parts.headers, text)
+    }
+
+    fn policy(headers: &http::HeaderMap) -> &str {
+        headers[CONTENT_SECURITY_POLICY].to_str().expect("text")
     }
 
     #[tokio::test]
     async fn hostile_mail_is_escaped_and_sandboxed() {
         let (mailbox, _folder) = open().await;
         let mail = "Subject: <script>1</script>\u{202e}\r\nContent-Type: text/html\r\n\r\n<script>2</script>";
-        let id = mailbox
-            .store(envelope("a@b.test"), mail.into())
-            .await
-            .expect("stored");
+        let stored = mailbox.store(envelope("a@b.test"), mail.into());
+        let id = stored.await.expect("stored");
         let router = router(Arc::new(mailbox), "http://127.0.0.1:8500");
         let views = ["", "?view=text"];
         let views = views.map(|view| format!("/mail/{id}{view}"));
@@ -196,20 +172,10 @@ mod tests {
             assert!(!body.contains('\u{202e}'), "{body}");
             let is_revealed = body.contains("1&lt;/script&gt;[U+202E]");
             assert!(is_revealed, "{path}: {body}");
-            assert!(
-                headers[CONTENT_SECURITY_POLICY]
-                    .to_str()
-                    .expect("text")
-                    .starts_with("default-src 'none'")
-            );
+            assert!(policy(&headers).starts_with("default-src 'none'"));
         }
         let (_, headers, body) = get_text(&router, &format!("/messages/{id}/html")).await;
-        assert!(
-            headers[CONTENT_SECURITY_POLICY]
-                .to_str()
-                .expect("text")
-                .starts_with("sandbox;")
-        );
+        assert!(policy(&headers).starts_with("sandbox;"));
         assert_eq!(body, "<script>2</script>");
     }
 
@@ -232,14 +198,10 @@ mod tests {
             "/assets/mail.js",
             "/nothing",
         ];
-        for path in others
-            .iter()
-            .copied()
-            .chain(of_mail.iter().map(String::as_str))
-        {
+        for path in others.into_iter().chain(of_mail.iter().map(|path| &**path)) {
             let (_, headers, _) = get_text(&router, path).await;
             let value = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
-            let policy = value("content-security-policy").unwrap_or_default();
+            let policy = policy(&headers);
             assert!(policy.contains("frame-ancestors"), "{path}: {policy}");
             assert!(policy.contains("default-src 'none'"), "{path}: {policy}");
             for (name, expected) in [

@@ -10,15 +10,27 @@ use postern_core::identity::ServiceAccount;
 use serde::{Deserialize, Serialize};
 
 use crate::data_folder::{read_optional, write_private};
-use crate::pool::config::{
-    ACTOR_GROUPS, Config, REGION, SERVICE_ACCOUNTS, SERVICE_ID_ATTRIBUTE, actor_client, actor_pool,
-    service_client, service_pool,
-};
 use crate::pool::context::PoolContext;
-use crate::pool::crypto::{hash_password, random};
+use crate::pool::crypto::hash_password;
 use crate::pool::error::ApiResult;
-use crate::pool::model::{AppClient, ClientSettings, PoolSettings, UserPool};
+use crate::pool::model::{
+    AdminCreateUserConfig, AppClient, Feature, SchemaAttribute, TokenRotation, UserPool,
+};
 use crate::pool::operations::{create_client, create_pool, new_user};
+use crate::random;
+
+/// Region in pool ids and signatures.
+pub(crate) const REGION: &str = "us-west-2";
+
+/// Name of the pool of users.
+pub(crate) const ACTOR_POOL: &str = "actor";
+
+const SERVICE_ACCOUNTS: [&str; 4] = ["auth", "notify", "actor", "document"];
+
+const ACTOR_GROUPS: [&str; 3] = ["admin", "recruiters", "support"];
+
+/// Attribute that identifies a user of the service pool as a service.
+const SERVICE_ID_ATTRIBUTE: &str = "custom:service_id";
 
 /// Ids and secrets with which other processes use the pools.
 #[derive(Clone, Debug)]
@@ -55,14 +67,11 @@ pub struct PoolAccess {
 /// The content of `identity-pool.json`.
 #[derive(Default, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
-struct StoredCredentials {
+pub(super) struct StoredCredentials {
     access_key_id: String,
     secret_access_key: String,
     #[serde(default)]
     accounts: BTreeMap<String, String>,
-    /// Names of the accounts that were added to the file now.
-    #[serde(skip)]
-    new_accounts: Vec<String>,
 }
 
 // === impl ProvisionedPools ===
@@ -101,100 +110,132 @@ impl ProvisionedPools {
 }
 
 /// Creates the pools, clients, and accounts that are missing, and returns all of them.
-pub(crate) async fn run(context: &PoolContext, config: &Config) -> Result<ProvisionedPools, Exit> {
-    let credentials = load_credentials(&config.data_dir)?;
-    Box::pin(provision(context, config, &credentials))
-        .await
-        .map_err(|error| {
-            Exit::unavailable(format!(
-                "identity pool: provisioning failed: {}",
-                error.message()
-            ))
-        })
-}
-
-async fn provision(
+pub(super) async fn provision(
     context: &PoolContext,
-    config: &Config,
-    credentials: &StoredCredentials,
+    credentials: StoredCredentials,
 ) -> ApiResult<ProvisionedPools> {
-    let actor = ensure_pool(context, "actor", actor_pool(), actor_client()).await?;
+    let actor = ensure_pool(context, actor_pool(), actor_client()).await?;
     let add_groups = |pool: &mut UserPool| {
         pool.groups.extend(ACTOR_GROUPS.map(str::to_owned));
         Ok(())
     };
     context.update_pool(&actor.pool_id, add_groups).await?;
-    let set_lifetime = |client: &mut Option<AppClient>| {
-        if let Some(client) = client {
-            client.settings.access_token_s = config.access_token_lifetime.as_secs();
-        }
-        Ok(())
-    };
-    let clients = &context.store.clients;
-    clients.update(&actor.client_id, set_lifetime).await?;
-    let service = ensure_pool(context, "service", service_pool(), service_client()).await?;
-    ensure_accounts(context, &service.pool_id, credentials).await?;
-    let accounts = credentials.accounts.iter();
+    let service = ensure_pool(context, service_pool(), service_client()).await?;
+    let accounts = credentials.accounts.into_iter();
+    let accounts: Vec<_> = accounts
+        .map(|(username, password)| ServiceAccount {
+            username,
+            password: password.into(),
+        })
+        .collect();
+    ensure_accounts(context, &service.pool_id, &accounts).await?;
     Ok(ProvisionedPools {
-        endpoint: context
-            .issuer_base
-            .as_str()
-            .trim_end_matches('/')
-            .to_owned(),
+        endpoint: context.endpoint.clone(),
         region: REGION.to_owned(),
         actor,
         service,
-        accounts: accounts
-            .map(|(name, password)| ServiceAccount {
-                username: name.clone(),
-                password: password.as_str().into(),
-            })
-            .collect(),
-        access_key_id: credentials.access_key_id.clone(),
-        secret_access_key: credentials.secret_access_key.as_str().into(),
+        accounts,
+        access_key_id: credentials.access_key_id,
+        secret_access_key: credentials.secret_access_key.into(),
     })
 }
 
-/// Returns the pool and client of this name, creating those that do not exist.
+/// Users sign in with their e-mail address. The authentication service confirms them.
+fn actor_pool() -> UserPool {
+    UserPool {
+        name: ACTOR_POOL.to_owned(),
+        username_attributes: vec!["email".to_owned()],
+        ..UserPool::default()
+    }
+}
+
+/// Refresh tokens rotate, with a grace period of 30 seconds in which a lost response can be
+/// requested again.
+fn actor_client() -> AppClient {
+    AppClient {
+        explicit_auth_flows: flows(["USER_PASSWORD_AUTH", "CUSTOM_AUTH"]),
+        refresh_token_rotation: TokenRotation {
+            feature: Feature::Enabled,
+            retry_grace_period_seconds: 30,
+        },
+        ..AppClient::default()
+    }
+}
+
+/// Service accounts are created by an administrator only.
+fn service_pool() -> UserPool {
+    UserPool {
+        name: "service".to_owned(),
+        admin_create_user_config: AdminCreateUserConfig {
+            allow_admin_create_user_only: true,
+        },
+        schema: vec![SchemaAttribute {
+            name: SERVICE_ID_ATTRIBUTE.to_owned(),
+        }],
+        ..UserPool::default()
+    }
+}
+
+/// The ID token shows the service id, which no client can write.
+fn service_client() -> AppClient {
+    AppClient {
+        explicit_auth_flows: flows(["USER_PASSWORD_AUTH", "REFRESH_TOKEN_AUTH"]),
+        read_attributes: Some(vec![SERVICE_ID_ATTRIBUTE.to_owned()]),
+        write_attributes: Some(vec!["name".to_owned()]),
+        ..AppClient::default()
+    }
+}
+
+fn flows(names: [&str; 2]) -> Vec<String> {
+    names.map(|name| format!("ALLOW_{name}")).to_vec()
+}
+
+/// Returns the pool of this name and its client, creating those that do not exist.
 async fn ensure_pool(
     context: &PoolContext,
-    name: &str,
-    pool_settings: PoolSettings,
-    client_settings: ClientSettings,
+    settings: UserPool,
+    client_settings: AppClient,
 ) -> ApiResult<PoolAccess> {
-    let pool = match context.store.pools.find(|pool| pool.name == name) {
+    let pool = match context.store.pools.find(|pool| pool.name == settings.name) {
         Some(pool) => pool,
-        None => create_pool(context, name.to_owned(), pool_settings).await?,
+        None => create_pool(context, settings).await?,
     };
-    let is_own = |client: &AppClient| client.pool_id == pool.id && client.name == name;
+    let is_own =
+        |client: &AppClient| client.user_pool_id == pool.id && client.client_name == pool.name;
     let client = match context.store.clients.find(is_own) {
         Some(client) => client,
-        None => create_client(context, &pool, name.to_owned(), true, client_settings).await?,
+        None => {
+            let client = AppClient {
+                user_pool_id: pool.id.clone(),
+                client_name: pool.name.clone(),
+                prevent_user_existence_errors: Feature::Enabled,
+                ..client_settings
+            };
+            create_client(context, true, client).await?
+        }
     };
     Ok(PoolAccess {
-        client_id: client.id,
-        client_secret: client.secret.unwrap_or_default().into(),
+        client_id: client.client_id,
+        client_secret: client.client_secret.unwrap_or_default().into(),
         issuer: context.issuer(&pool.id),
         pool_id: pool.id,
     })
 }
 
-/// Creates the accounts that are missing, and sets the password of those for which the credentials
-/// file has a new one.
+/// Creates the accounts that are missing, and gives all the passwords of the credentials file.
 async fn ensure_accounts(
     context: &PoolContext,
     pool_id: &str,
-    credentials: &StoredCredentials,
+    accounts: &[ServiceAccount],
 ) -> ApiResult {
     let pool = context.pool(pool_id)?;
-    for (name, password) in &credentials.accounts {
-        let existing = context.find_user(pool_id, name).ok();
-        if existing.is_some() && !credentials.new_accounts.contains(name) {
-            continue;
-        }
-        let mut user = existing.map_or_else(|| new_user(context, &pool, name), Ok)?;
-        user.set_password(hash_password(&password.as_str().into()).await?);
-        let attribute = (SERVICE_ID_ATTRIBUTE.to_owned(), name.clone());
+    for ServiceAccount { username, password } in accounts {
+        let mut user = match context.find_user(pool_id, username) {
+            Ok(user) => user,
+            Err(_) => new_user(context, &pool, username)?,
+        };
+        user.set_password(hash_password(password).await?);
+        let attribute = (SERVICE_ID_ATTRIBUTE.to_owned(), username.clone());
         user.attributes.extend([attribute]);
         context.store.users.put(&user.id(), user).await?;
     }
@@ -203,37 +244,35 @@ async fn ensure_accounts(
 
 /// Reads the credentials file, adds what is missing, and writes it if anything was added. The file
 /// is written before the store, so that a password in the store is always recoverable.
-fn load_credentials(folder: &Path) -> Result<StoredCredentials, Exit> {
+pub(super) fn load_credentials(folder: &Path) -> Result<StoredCredentials, Exit> {
     let path = folder.join("identity-pool.json");
-    let failed = |reason: String| Exit::unavailable(format!("{}: {reason}", path.display()));
+    let failed =
+        |error: serde_json::Error| Exit::unavailable(format!("{}: {error}", path.display()));
     let mut credentials: StoredCredentials = match read_optional(&path)? {
-        Some(text) => serde_json::from_slice(&text).map_err(|error| failed(error.to_string()))?,
+        Some(text) => serde_json::from_slice(&text).map_err(failed)?,
         None => StoredCredentials::default(),
     };
-    if add_missing(&mut credentials).map_err(|error| failed(error.to_string()))? {
-        let text = serde_json::to_vec_pretty(&credentials);
-        write_private(&path, &text.map_err(|error| failed(error.to_string()))?)?;
-    }
-    Ok(credentials)
-}
-
-fn add_missing(credentials: &mut StoredCredentials) -> ApiResult<bool> {
-    let mut changed = false;
-    if credentials.access_key_id.is_empty() {
+    let mut is_changed = credentials.access_key_id.is_empty();
+    if is_changed {
         // AWS's format: `AKIA` and sixteen capital letters or digits.
-        credentials.access_key_id = format!("AKIA{}", random::alphanumeric(16)?.to_uppercase());
-        credentials.secret_access_key = random::alphanumeric(40)?;
-        changed = true;
+        credentials.access_key_id = format!("AKIA{}", random::alphanumeric(16).to_uppercase());
+        credentials.secret_access_key = random::alphanumeric(40);
     }
     for name in SERVICE_ACCOUNTS {
-        if !credentials.accounts.contains_key(name) {
-            // 43 characters of base64url carry 256 bits; the suffix satisfies any password policy.
-            credentials
-                .accounts
-                .insert(name.to_owned(), format!("{}-aA1", random::token()?));
-            credentials.new_accounts.push(name.to_owned());
-            changed = true;
-        }
+        credentials
+            .accounts
+            .entry(name.to_owned())
+            .or_insert_with(|| {
+                is_changed = true;
+                // 43 characters of base64url carry 256 bits; the suffix satisfies any password policy.
+                format!("{}-aA1", random::token())
+            });
     }
-    Ok(changed)
+    if is_changed {
+        write_private(
+            &path,
+            &serde_json::to_vec_pretty(&credentials).map_err(failed)?,
+        )?;
+    }
+    Ok(credentials)
 }

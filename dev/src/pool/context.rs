@@ -1,25 +1,24 @@
 //! Dependencies of the operations.
 
-use std::sync::Arc;
-
 use postern_core::Clock;
 use postern_core::identity::SocialProofKey;
-use url::Url;
 
-use crate::pool::crypto::SigningKeys;
-use crate::pool::error::{ApiError, ApiResult, ExceptionKind};
+use crate::pool::bootstrap::ACTOR_POOL;
+use crate::pool::error::{ApiError, ApiResult};
 use crate::pool::model::{AppClient, User, UserPool, user_id};
 use crate::pool::store::PoolStore;
+use crate::pool::tokens::TOKEN_S;
 
 /// The state and services that operations use.
 pub(crate) struct PoolContext {
     pub(crate) clock: Clock,
     pub(crate) store: PoolStore,
-    pub(crate) keys: SigningKeys,
-    /// A pool's issuer is `{issuer_base}/{pool id}`.
-    pub(crate) issuer_base: Url,
+    /// Base URL of the API, without a trailing slash. A pool's issuer is `{endpoint}/{pool id}`.
+    pub(crate) endpoint: String,
     /// The key of CUSTOM_AUTH, which the pool does not have without it.
-    pub(crate) social_proof_key: Option<Arc<SocialProofKey>>,
+    pub(crate) social_proof_key: Option<SocialProofKey>,
+    /// Lifetime of the access tokens of users in seconds.
+    pub(crate) user_access_token_s: u64,
 }
 
 // === impl PoolContext ===
@@ -27,10 +26,16 @@ pub(crate) struct PoolContext {
 impl PoolContext {
     /// Returns the issuer (`iss`) of the pool's tokens.
     pub(crate) fn issuer(&self, pool_id: &str) -> String {
-        format!(
-            "{}/{pool_id}",
-            self.issuer_base.as_str().trim_end_matches('/')
-        )
+        format!("{}/{pool_id}", self.endpoint)
+    }
+
+    /// Returns the lifetime of the pool's access tokens in seconds.
+    pub(crate) fn access_token_s(&self, pool: &UserPool) -> u64 {
+        if pool.name == ACTOR_POOL {
+            self.user_access_token_s
+        } else {
+            TOKEN_S
+        }
     }
 
     pub(crate) fn pool(&self, id: &str) -> ApiResult<UserPool> {
@@ -52,12 +57,9 @@ impl PoolContext {
 
     /// Returns a client and its pool.
     pub(crate) fn client(&self, client_id: &str) -> ApiResult<(AppClient, UserPool)> {
-        let client = self
-            .store
-            .clients
-            .get(client_id)
-            .ok_or_else(|| not_found("User pool client", client_id))?;
-        let pool = self.pool(&client.pool_id)?;
+        let client = self.store.clients.get(client_id);
+        let client = client.ok_or_else(|| not_found("User pool client", client_id))?;
+        let pool = self.pool(&client.user_pool_id)?;
         Ok((client, pool))
     }
 
@@ -65,15 +67,20 @@ impl PoolContext {
     /// sign-in.
     pub(crate) fn find_entered_user(&self, pool: &UserPool, entered: &str) -> Option<User> {
         let found = self.find_user(&pool.id, entered).ok();
-        found.filter(|user| pool.settings.email_usernames || user.username == entered)
+        found.filter(|user| pool.has_email_usernames() || user.username == entered)
     }
 
-    /// Finds a user for an administrator, by username, address, or `sub`.
+    /// Finds a user for an administrator, by username, `sub`, or in a pool whose users sign in with
+    /// their address, by that.
     pub(crate) fn find_user(&self, pool_id: &str, name: &str) -> ApiResult<User> {
         let users = &self.store.users;
-        let alias = Some(name.to_lowercase());
+        let address = name.to_lowercase();
+        let is_address = |user: &User| {
+            let email = user.email().filter(|_| user.username == user.sub);
+            email.is_some_and(|email| email.to_lowercase() == address)
+        };
         let is_named =
-            |user: &User| user.pool_id == pool_id && (user.sub == name || user.alias == alias);
+            |user: &User| user.pool_id == pool_id && (user.sub == name || is_address(user));
         users
             .get(&user_id(pool_id, name))
             .or_else(|| users.find(is_named))
@@ -100,7 +107,7 @@ impl PoolContext {
 
 pub(crate) fn not_found(what: &str, id: &str) -> ApiError {
     ApiError::new(
-        ExceptionKind::ResourceNotFound,
+        "ResourceNotFoundException",
         format!("{what} {id} does not exist."),
     )
 }

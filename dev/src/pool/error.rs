@@ -2,82 +2,49 @@
 
 use http::StatusCode;
 
-/// An error response: the name of the exception and a message for the client. The names, and the
-/// messages that clients match on, are those of Amazon Cognito's API reference.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{}: {message}", kind.name())]
+/// An error response. The names of exceptions, and the messages that clients match on, are those of
+/// Amazon Cognito's API reference.
+#[derive(Debug)]
 pub(crate) struct ApiError {
-    kind: ExceptionKind,
-    message: String,
+    /// The name on the wire, in `__type` and `x-amzn-errortype`.
+    pub(crate) exception: &'static str,
+    pub(crate) message: String,
 }
 
 /// The result of what may end with an error response.
 pub(crate) type ApiResult<T = ()> = Result<T, ApiError>;
 
-/// An exception of the Cognito API or of AWS's common errors. The variants are named as these are,
-/// without `Exception`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum ExceptionKind {
-    GroupExists,
-    InternalError,
-    InvalidParameter,
-    InvalidPassword,
-    MissingAuthenticationToken,
-    NotAuthorized,
-    RefreshTokenReuse,
-    ResourceNotFound,
-    Serialization,
-    UnknownOperation,
-    UnrecognizedClient,
-    UnsupportedTokenType,
-    UserLambdaValidation,
-    UserNotConfirmed,
-    UserNotFound,
-    UsernameExists,
-}
+const INTERNAL_ERROR: &str = "InternalErrorException";
 
-// === impl ExceptionKind ===
+// === impl ApiError ===
 
-impl ExceptionKind {
-    /// Returns the name on the wire, in `__type` and `x-amzn-errortype`.
-    pub(crate) fn name(self) -> String {
-        format!("{self:?}Exception")
+impl ApiError {
+    pub(crate) fn new(exception: &'static str, message: impl Into<String>) -> Self {
+        Self {
+            exception,
+            message: message.into(),
+        }
     }
 
     /// Returns the HTTP status. As in Cognito, every client error is 400, including throttling.
-    pub(crate) fn status(self) -> StatusCode {
-        if self == Self::InternalError {
+    pub(crate) fn status(&self) -> StatusCode {
+        if self.exception == INTERNAL_ERROR {
             StatusCode::INTERNAL_SERVER_ERROR
         } else {
             StatusCode::BAD_REQUEST
         }
     }
-}
-
-// === impl ApiError ===
-
-impl ApiError {
-    pub(crate) fn new(kind: ExceptionKind, message: impl Into<String>) -> Self {
-        Self {
-            kind,
-            message: message.into(),
-        }
-    }
-
-    pub(crate) fn kind(&self) -> ExceptionKind {
-        self.kind
-    }
-
-    pub(crate) fn message(&self) -> &str {
-        &self.message
-    }
 
     pub(crate) fn invalid(message: impl Into<String>) -> Self {
-        Self::new(ExceptionKind::InvalidParameter, message)
+        Self::new("InvalidParameterException", message)
     }
 
     pub(crate) fn not_authorized(message: impl Into<String>) -> Self {
-        Self::new(ExceptionKind::NotAuthorized, message)
+        Self::new("NotAuthorizedException", message)
+    }
+
+    pub(crate) fn unreadable(message: impl Into<String>) -> Self {
+        Self::new("SerializationException", message)
     }
 
     /// Returns the error for a missing parameter, in the wording of AWS's model validation.
@@ -95,11 +62,11 @@ impl ApiError {
     }
 
     pub(crate) fn user_not_found() -> Self {
-        Self::new(ExceptionKind::UserNotFound, "User does not exist.")
+        Self::new("UserNotFoundException", "User does not exist.")
     }
 
     pub(crate) fn user_not_confirmed() -> Self {
-        Self::new(ExceptionKind::UserNotConfirmed, "User is not confirmed.")
+        Self::new("UserNotConfirmedException", "User is not confirmed.")
     }
 
     pub(crate) fn user_disabled() -> Self {
@@ -109,7 +76,7 @@ impl ApiError {
     /// Logs the cause and returns an error that does not reveal it.
     pub(crate) fn internal(cause: &(impl std::fmt::Display + ?Sized)) -> Self {
         tracing::error!(error = %cause, "identity pool call failed");
-        Self::new(ExceptionKind::InternalError, "Something went wrong")
+        Self::new(INTERNAL_ERROR, "Something went wrong")
     }
 }
 

@@ -1,10 +1,6 @@
-//! The operations of the API, one function each.
-//!
-//! Input: the context and a request. Output: the response value or an [`ApiError`]. Operations check
-//! parameters and permissions, and depend on `context`, `tokens`, and the layers below.
+//! The operations of the API, one function each: they check parameters and permissions, and return
+//! the response value or an [`ApiError`].
 
-mod account;
-mod admin_users;
 mod app_clients;
 mod attributes;
 mod challenges;
@@ -14,6 +10,7 @@ mod refresh;
 mod sign_in;
 mod sign_up;
 mod user_pools;
+mod users;
 
 pub(crate) use self::app_clients::create_client;
 pub(crate) use self::sign_up::new_user;
@@ -23,16 +20,7 @@ use serde::de::DeserializeOwned;
 use serde_json::{Value, json};
 
 use crate::pool::context::PoolContext;
-use crate::pool::error::{ApiError, ApiResult, ExceptionKind};
-
-/// The authentication that an operation requires.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum OperationAccess {
-    /// No signature; credentials in the body, such as an access token, authorize the call.
-    Public,
-    /// A signature (SigV4) with the administrator's access key.
-    Administrator,
-}
+use crate::pool::error::{ApiError, ApiResult};
 
 /// The response of an operation.
 type Answer = ApiResult<Value>;
@@ -41,23 +29,15 @@ type Answer = ApiResult<Value>;
 fn parse<T: DeserializeOwned>(body: &[u8]) -> ApiResult<T> {
     serde_json::from_slice(body).map_err(|error| {
         let text = error.to_string();
-        match text
-            .strip_prefix("missing field `")
-            .and_then(|rest| rest.split('`').next())
-        {
-            Some(member) => ApiError::missing(&lower_first(member)),
-            None => ApiError::new(
-                ExceptionKind::Serialization,
-                "The request body cannot be read",
-            ),
+        let missing = text.strip_prefix("missing field `");
+        match missing.and_then(|rest| rest.split('`').next()) {
+            // Names begin in lower case in the messages.
+            Some(member) => {
+                let (first, rest) = member.split_at(1);
+                ApiError::missing(&(first.to_ascii_lowercase() + rest))
+            }
+            None => ApiError::unreadable("The request body cannot be read"),
         }
-    })
-}
-
-fn lower_first(name: &str) -> String {
-    let mut letters = name.chars();
-    letters.next().map_or(String::new(), |first| {
-        first.to_ascii_lowercase().to_string() + letters.as_str()
     })
 }
 
@@ -66,67 +46,61 @@ fn empty_response() -> Value {
     json!({})
 }
 
-/// Defines the operations: name, function, and the authentication that they require.
+/// Defines the operations: those that credentials in the body authorize, such as an access token,
+/// and those that need a signature (SigV4) with the administrator's access key.
 macro_rules! operations {
-    ($($access:ident { $($name:literal => $function:path,)+ })+) => {
-        /// Returns the authentication that an operation requires, or `None` if it is unknown.
-        pub(crate) fn access(operation: &str) -> Option<OperationAccess> {
-            match operation {
-                $($($name)|+ => Some(OperationAccess::$access),)+
-                _ => None,
-            }
-        }
-
+    (public { $($public:literal => $public_function:path,)+ } signed { $($signed:literal => $function:path,)+ }) => {
         /// Runs an operation.
         pub(crate) async fn run(
             operation: &str,
             context: &PoolContext,
+            check_signature: impl FnOnce() -> ApiResult,
             body: &[u8],
         ) -> Answer {
             match operation {
-                $($($name => Box::pin($function(context, parse(body)?)).await,)+)+
-                other => Err(unknown_operation(other)),
+                $($public => Box::pin($public_function(context, parse(body)?)).await,)+
+                $($signed => {
+                    check_signature()?;
+                    Box::pin($function(context, parse(body)?)).await
+                })+
+                other => Err(ApiError::new(
+                    "UnknownOperationException",
+                    format!("The operation {other} is not supported"),
+                )),
             }
         }
     };
 }
 
 operations! {
-    Public {
-        "DeleteUser" => account::delete,
+    public {
+        "DeleteUser" => users::delete_own,
         "GetTokensFromRefreshToken" => refresh::get_tokens,
-        "GetUser" => account::get,
+        "GetUser" => users::get_own,
         "InitiateAuth" => sign_in::initiate,
         "RespondToAuthChallenge" => challenges::respond,
         "RevokeToken" => refresh::revoke,
         "SignUp" => sign_up::sign_up,
     }
-    Administrator {
+    signed {
         "AdminAddUserToGroup" => groups::add_user,
-        "AdminConfirmSignUp" => admin_users::confirm_sign_up,
-        "AdminCreateUser" => admin_users::create,
-        "AdminDeleteUser" => admin_users::delete,
-        "AdminDisableUser" => admin_users::disable,
-        "AdminEnableUser" => admin_users::enable,
-        "AdminGetUser" => admin_users::get,
+        "AdminConfirmSignUp" => users::confirm_sign_up,
+        "AdminCreateUser" => users::create,
+        "AdminDeleteUser" => users::delete,
+        "AdminDisableUser" => users::disable,
+        "AdminEnableUser" => users::enable,
+        "AdminGetUser" => users::get,
         "AdminListGroupsForUser" => groups::list_of_user,
         "AdminRemoveUserFromGroup" => groups::remove_user,
-        "AdminSetUserPassword" => admin_users::set_password,
-        "AdminUpdateUserAttributes" => admin_users::update_attributes,
-        "AdminUserGlobalSignOut" => admin_users::sign_out,
+        "AdminSetUserPassword" => users::set_password,
+        "AdminUpdateUserAttributes" => users::update_attributes,
+        "AdminUserGlobalSignOut" => users::sign_out,
         "CreateGroup" => groups::create,
         "CreateUserPool" => user_pools::create,
         "CreateUserPoolClient" => app_clients::create,
         "DescribeUserPool" => user_pools::describe,
         "DescribeUserPoolClient" => app_clients::describe,
         "ListGroups" => groups::list,
-        "ListUsers" => admin_users::list,
+        "ListUsers" => users::list,
     }
-}
-
-pub(crate) fn unknown_operation(operation: &str) -> ApiError {
-    ApiError::new(
-        ExceptionKind::UnknownOperation,
-        format!("The operation {operation} is not supported"),
-    )
 }

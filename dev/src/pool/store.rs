@@ -4,8 +4,7 @@ use std::collections::BTreeMap;
 
 use parking_lot::RwLock;
 use postern_core::clock::Timestamp;
-use postern_core::exit::Exit;
-use postern_store::database::{Database, Migrations, Sqlite};
+use postern_store::database::Sqlite;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::sync::Mutex;
@@ -13,29 +12,12 @@ use tokio::sync::Mutex;
 use crate::pool::error::{ApiError, ApiResult};
 use crate::pool::model::{AppClient, Challenge, Session, User, UserPool};
 
-/// The migration. There is none for PostgreSQL, which [`PoolStore::open`] rejects.
-const MIGRATIONS: Migrations = Migrations {
-    owner: "postern_pool",
-    postgres: &[],
-    sqlite: &[(
-        1,
-        "CREATE TABLE pool_entity (
-            kind TEXT NOT NULL,
-            id TEXT NOT NULL,
-            value TEXT NOT NULL,
-            PRIMARY KEY (kind, id)
-        ) STRICT",
-    )],
-};
-
-/// The store.
 pub(crate) struct PoolStore {
     pub(crate) pools: Table<UserPool>,
     pub(crate) clients: Table<AppClient>,
     pub(crate) users: Table<User>,
     pub(crate) sessions: Table<Session>,
     pub(crate) challenges: Table<Challenge>,
-    sqlite: Sqlite,
 }
 
 /// The entities of one kind, by id.
@@ -50,38 +32,16 @@ pub(crate) struct Table<T> {
 // === impl PoolStore ===
 
 impl PoolStore {
-    /// Opens the store, without what has expired at `now`.
-    ///
-    /// # Errors
-    /// Exit status 64 if the database is not SQLite; 69 if it is unavailable.
-    pub(crate) async fn open(database: Database, now: Timestamp) -> Result<Self, Exit> {
-        let Database::Sqlite(sqlite) = &database else {
-            return Err(Exit::usage(
-                "identity pool: the database must begin with sqlite://",
-            ));
-        };
-        database.migrate(&MIGRATIONS).await?;
-        let sqlite = sqlite.clone();
-        Self::load(sqlite, now).await.map_err(|error| {
-            Exit::unavailable(format!("identity pool: cannot start: {}", error.message()))
-        })
-    }
-
-    async fn load(sqlite: Sqlite, now: Timestamp) -> ApiResult<Self> {
+    /// Loads the store, without what has expired at `now`.
+    pub(crate) async fn load(sqlite: &Sqlite, now: Timestamp) -> ApiResult<Self> {
         Ok(Self {
-            pools: Table::load("pool", &sqlite, |_| true).await?,
-            clients: Table::load("client", &sqlite, |_| true).await?,
-            users: Table::load("user", &sqlite, |_| true).await?,
-            sessions: Table::load("session", &sqlite, |it: &Session| it.expires_at > now.0).await?,
-            challenges: Table::load("challenge", &sqlite, |it: &Challenge| it.expires_at > now.0)
+            pools: Table::load("pool", sqlite, |_| true).await?,
+            clients: Table::load("client", sqlite, |_| true).await?,
+            users: Table::load("user", sqlite, |_| true).await?,
+            sessions: Table::load("session", sqlite, |it: &Session| it.expires_at > now.0).await?,
+            challenges: Table::load("challenge", sqlite, |it: &Challenge| it.expires_at > now.0)
                 .await?,
-            sqlite,
         })
-    }
-
-    /// Closes the connections and checkpoints the write-ahead log.
-    pub(crate) async fn close(&self) {
-        Database::Sqlite(self.sqlite.clone()).close().await;
     }
 }
 
@@ -157,7 +117,6 @@ impl<T: Clone + Serialize + DeserializeOwned> Table<T> {
         .await
     }
 
-    /// Deletes and returns an entity.
     pub(crate) async fn take(&self, id: &str) -> ApiResult<Option<T>> {
         self.update(id, |stored| Ok(stored.take())).await
     }

@@ -5,16 +5,21 @@ use serde_json::{Value, json};
 use uuid::Uuid;
 
 use crate::pool::context::PoolContext;
+use crate::pool::crypto::signing_key;
 use crate::pool::error::{ApiError, ApiResult};
-use crate::pool::model::{AppClient, Session, User};
+use crate::pool::model::{AppClient, Session, User, UserPool};
 
-/// Scope of tokens that the API issues.
 const SCOPE: &str = "aws.cognito.signin.user.admin";
 
-/// The claims of a verified access token.
-#[derive(Debug, Deserialize)]
-pub(crate) struct AccessTokenClaims {
-    pub(crate) client_id: String,
+/// Lifetime of access and ID tokens in seconds: Cognito's default.
+pub(crate) const TOKEN_S: u64 = 3600;
+
+/// Lifetime of a refresh token and all its rotations in seconds: Cognito's default, 30 days.
+pub(crate) const REFRESH_TOKEN_S: u64 = 30 * 86_400;
+
+#[derive(Deserialize)]
+struct AccessTokenClaims {
+    client_id: String,
     username: String,
     origin_jti: String,
     iss: String,
@@ -30,12 +35,14 @@ pub(crate) fn issue_tokens(
     session: &Session,
     user: &User,
 ) -> ApiResult<Value> {
-    let (key, settings) = (context.keys.key(&client.pool_id)?, &client.settings);
+    let pool = context.pool(&client.user_pool_id)?;
+    let key = signing_key(&pool)?;
+    let access_token_s = context.access_token_s(&pool);
     let now = context.clock.now().unix_seconds();
     let expiry = |lifetime_s: u64| now.saturating_add_unsigned(lifetime_s);
     let new_id = || Uuid::new_v4().to_string();
     let mut access = json!({
-        "sub": user.sub, "iss": context.issuer(&client.pool_id), "origin_jti": session.id, "event_id": new_id(),
+        "sub": user.sub, "iss": context.issuer(&pool.id), "origin_jti": session.id, "event_id": new_id(),
         "auth_time": session.auth_time, "iat": now,
     });
     if !user.groups.is_empty() {
@@ -43,9 +50,9 @@ pub(crate) fn issue_tokens(
     }
     let mut id = access.clone();
     access["token_use"] = "access".into();
-    access["client_id"] = client.id.as_str().into();
+    access["client_id"] = client.client_id.as_str().into();
     access["scope"] = SCOPE.into();
-    access["exp"] = expiry(settings.access_token_s).into();
+    access["exp"] = expiry(access_token_s).into();
     access["jti"] = new_id().into();
     access["username"] = user.username.as_str().into();
     // Access tokens have no attributes.
@@ -58,14 +65,14 @@ pub(crate) fn issue_tokens(
         };
     }
     id["token_use"] = "id".into();
-    id["aud"] = client.id.as_str().into();
-    id["exp"] = expiry(settings.id_token_s).into();
+    id["aud"] = client.client_id.as_str().into();
+    id["exp"] = expiry(TOKEN_S).into();
     id["jti"] = new_id().into();
     id["cognito:username"] = user.username.as_str().into();
     Ok(json!({
         "AccessToken": key.sign(&access),
         "IdToken": key.sign(&id),
-        "ExpiresIn": settings.access_token_s,
+        "ExpiresIn": access_token_s,
         "TokenType": "Bearer",
     }))
 }
@@ -73,10 +80,12 @@ pub(crate) fn issue_tokens(
 /// Verifies an access token that this server issued: signature, issuer, use, expiry, and that its
 /// sign-in was not revoked.
 ///
-/// Returns the claims and the user.
-pub(crate) fn verify(context: &PoolContext, token: &str) -> ApiResult<(AccessTokenClaims, User)> {
+/// Returns the id of the client and the user.
+pub(crate) fn verify(context: &PoolContext, token: &str) -> ApiResult<(String, User)> {
     let invalid = || ApiError::not_authorized("Invalid Access Token");
-    let (pool_id, claims) = context.keys.verify(token).ok_or_else(invalid)?;
+    let verify = |pool: UserPool| Some((signing_key(&pool).ok()?.verify(token)?, pool.id));
+    let mut pools = context.store.pools.all().into_iter();
+    let (claims, pool_id) = pools.find_map(verify).ok_or_else(invalid)?;
     let claims: AccessTokenClaims = serde_json::from_value(claims).map_err(|_| invalid())?;
     if claims.token_use != "access" || claims.iss != context.issuer(&pool_id) {
         return Err(invalid());
@@ -90,7 +99,7 @@ pub(crate) fn verify(context: &PoolContext, token: &str) -> ApiResult<(AccessTok
         return Err(ApiError::not_authorized("Access Token has been revoked"));
     }
     if user.is_enabled {
-        Ok((claims, user))
+        Ok((claims.client_id, user))
     } else {
         Err(ApiError::user_disabled())
     }

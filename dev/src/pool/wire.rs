@@ -1,130 +1,88 @@
 //! The HTTP interface: Amazon's JSON 1.1 protocol at `POST /`, and JWK sets and OpenID Connect
 //! discovery at the well-known paths.
-//!
-//! Authenticates and decodes requests, calls `operations`, and encodes results. Depends on
-//! `operations` and `context`.
 
 mod discovery;
-mod sigv4;
 
 use std::sync::Arc;
 
 use axum::Router;
-use axum::body::Bytes;
-use axum::extract::rejection::BytesRejection;
-use axum::extract::{DefaultBodyLimit, State};
+use axum::extract::State;
 use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use http::StatusCode;
-use http::header::{CONTENT_TYPE, HeaderMap, HeaderName, HeaderValue};
-use postern_service::http::{AllowedHosts, RequestId};
+use http::header::{AUTHORIZATION, CACHE_CONTROL, CONTENT_TYPE, HeaderMap};
+use postern_service::http::{AllowedHosts, Raw, RequestId};
 use serde_json::{Value, json};
 
-use crate::pool::context::PoolContext;
-use crate::pool::error::{ApiError, ApiResult, ExceptionKind};
-use crate::pool::operations::{self, OperationAccess};
+use crate::pool::App;
+use crate::pool::error::{ApiError, ApiResult};
+use crate::pool::operations;
 
-/// Content type of the protocol.
 const JSON_1_1: &str = "application/x-amz-json-1.1";
 /// Prefix of every operation in `X-Amz-Target`.
 const TARGET_PREFIX: &str = "AWSCognitoIdentityProviderService.";
-/// Maximum size of a request body in bytes; the largest that Cognito accepts are far smaller.
-const MAX_BODY_BYTES: usize = 128 << 10;
-
-/// State shared by the handlers.
-pub(crate) struct WireState {
-    pub(crate) context: Arc<PoolContext>,
-    /// Id of the administrator's access key.
-    pub(crate) access_key_id: String,
-    /// Pool described by `/.well-known/openid-configuration` without a pool id.
-    pub(crate) default_pool: String,
-}
 
 /// Builds the router, without the request layer. Only requests for `hosts` may call operations. JWK
 /// sets and discovery are public: the gateway forwards them with its client's `Host`.
-pub(crate) fn router(state: WireState, hosts: AllowedHosts) -> Router {
-    hosts
-        .guard(Router::new().route("/", post(handle_call)))
-        .route("/.well-known/jwks.json", get(discovery::keys))
-        .route("/{pool}/.well-known/jwks.json", get(discovery::keys))
-        .route(
-            "/.well-known/openid-configuration",
-            get(discovery::configuration),
-        )
-        .route(
-            "/{pool}/.well-known/openid-configuration",
-            get(discovery::configuration),
-        )
-        .layer(DefaultBodyLimit::max(MAX_BODY_BYTES))
-        .with_state(Arc::new(state))
+pub(super) fn router(app: Arc<App>, hosts: AllowedHosts) -> Router {
+    let mut router = hosts.guard(Router::new().route("/", post(handle_call)));
+    for prefix in ["", "/{pool}"] {
+        let path = |name: &str| format!("{prefix}/.well-known/{name}");
+        router = router
+            .route(&path("jwks.json"), get(discovery::keys))
+            .route(&path("openid-configuration"), get(discovery::configuration));
+    }
+    router.with_state(app)
 }
 
 async fn handle_call(
-    State(state): State<Arc<WireState>>,
-    request_id: RequestId,
+    State(app): State<Arc<App>>,
+    RequestId(id): RequestId,
     headers: HeaderMap,
-    body: Result<Bytes, BytesRejection>,
+    Raw(body, _permit): Raw,
 ) -> Response {
-    let Ok(body) = body else {
-        let error = ApiError::new(
-            ExceptionKind::Serialization,
-            "The request body is too large or incomplete",
-        );
-        return render(&Err(error), &request_id);
-    };
-    let target = headers
-        .get("x-amz-target")
-        .and_then(|value| value.to_str().ok());
-    let operation = target
-        .and_then(|target| target.strip_prefix(TARGET_PREFIX))
-        .unwrap_or("none");
-    let outcome = dispatch(&state, operation, &headers, &body).await;
-    render(&outcome, &request_id)
-}
-
-async fn dispatch(
-    state: &WireState,
-    operation: &str,
-    headers: &HeaderMap,
-    body: &[u8],
-) -> ApiResult<Value> {
-    let access =
-        operations::access(operation).ok_or_else(|| operations::unknown_operation(operation))?;
-    if access == OperationAccess::Administrator {
-        sigv4::check(headers, &state.access_key_id)?;
-    }
-    let content_type = headers
-        .get(CONTENT_TYPE)
-        .and_then(|value| value.to_str().ok());
-    if content_type.is_none_or(|sent| !sent.starts_with(JSON_1_1)) {
-        return Err(ApiError::new(
-            ExceptionKind::Serialization,
-            format!("Content-Type must be {JSON_1_1}"),
-        ));
-    }
-    operations::run(operation, &state.context, body).await
-}
-
-fn render(outcome: &ApiResult<Value>, request_id: &RequestId) -> Response {
-    let (status, body, error) = match outcome {
-        Ok(value) => (StatusCode::OK, value.to_string(), None),
+    let called = Box::pin(call(&app, &headers, &body)).await;
+    let (status, body, exception) = match called {
+        Ok(value) => (StatusCode::OK, value, None),
         Err(error) => {
-            let body =
-                json!({"__type": error.kind().name(), "message": error.message()}).to_string();
-            (error.kind().status(), body, Some(error.kind()))
+            let body = json!({"__type": error.exception, "message": error.message});
+            (error.status(), body, Some(error.exception))
         }
     };
-    let mut response = (status, [(CONTENT_TYPE, JSON_1_1)], body).into_response();
-    let headers = response.headers_mut();
-    headers.insert(
-        http::header::CACHE_CONTROL,
-        HeaderValue::from_static("no-store"),
-    );
-    if let Ok(id) = HeaderValue::from_str(&request_id.0) {
-        headers.insert(HeaderName::from_static("x-amzn-requestid"), id);
+    let fields = [
+        (CONTENT_TYPE.as_str(), JSON_1_1),
+        (CACHE_CONTROL.as_str(), "no-store"),
+        ("x-amzn-requestid", &*id),
+    ];
+    let error_type = exception.map(|name| [("x-amzn-errortype", name)]);
+    (status, fields, error_type, body.to_string()).into_response()
+}
+
+async fn call(app: &App, headers: &HeaderMap, body: &[u8]) -> ApiResult<Value> {
+    let text = |name: &str| headers.get(name).and_then(|value| value.to_str().ok());
+    let target = text("x-amz-target").unwrap_or_default();
+    let operation = target.strip_prefix(TARGET_PREFIX).unwrap_or("none");
+    if text(CONTENT_TYPE.as_str()).is_none_or(|sent| !sent.starts_with(JSON_1_1)) {
+        return Err(ApiError::unreadable(format!(
+            "Content-Type must be {JSON_1_1}"
+        )));
     }
-    if let Some(name) = error.and_then(|kind| HeaderValue::try_from(kind.name()).ok()) {
-        headers.insert(HeaderName::from_static("x-amzn-errortype"), name);
+    let access_key_id = &app.provisioned.access_key_id;
+    let check = || check_signature(text(AUTHORIZATION.as_str()), access_key_id);
+    operations::run(operation, &app.context, check, body).await
+}
+
+/// Checks that a request has an AWS Signature Version 4 by the administrator's access key ("Create a
+/// signed AWS API request", AWS IAM User Guide). The signature itself is not verified: the pool
+/// accepts loopback connections only.
+fn check_signature(header: Option<&str>, access_key_id: &str) -> ApiResult {
+    let Some(header) = header else {
+        let exception = "MissingAuthenticationTokenException";
+        return Err(ApiError::new(exception, "Missing Authentication Token"));
+    };
+    if header.starts_with(&format!("AWS4-HMAC-SHA256 Credential={access_key_id}/")) {
+        return Ok(());
     }
-    response
+    let text = "The security token included in the request is invalid.";
+    Err(ApiError::new("UnrecognizedClientException", text))
 }

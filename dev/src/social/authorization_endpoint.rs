@@ -7,7 +7,7 @@ use std::sync::Arc;
 use axum::extract::{RawForm, RawQuery, State};
 use axum::response::{IntoResponse, Response};
 use http::StatusCode;
-use http::header::{CACHE_CONTROL, LOCATION, REFERRER_POLICY};
+use http::header::LOCATION;
 
 use super::SocialProvider;
 use super::codes::AuthorizationRequest;
@@ -130,12 +130,7 @@ fn redirect(
     query.extend_pairs(state.map(|state| ("state", state)));
     query.append_pair("iss", &provider.issuer);
     let url = format!("{redirect_uri}?{}", query.finish());
-    let headers = [
-        (LOCATION, url.as_str()),
-        (CACHE_CONTROL, "no-store"),
-        (REFERRER_POLICY, "no-referrer"),
-    ];
-    (StatusCode::SEE_OTHER, headers).into_response()
+    (StatusCode::SEE_OTHER, [(LOCATION, url)]).into_response()
 }
 
 fn page(status: StatusCode, title: &str, content: Markup) -> Response {

@@ -2,17 +2,15 @@
 
 use std::time::Duration;
 
-use base64::Engine;
-use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use postern_core::clock::Timestamp;
 
 use super::SocialProvider;
 use super::persons::SocialPerson;
+use crate::random;
 
 /// Lifetime of a code. RFC 6749 section 4.1.2 permits ten minutes; clients need seconds.
 const CODE_LIFETIME: Duration = Duration::from_secs(60);
 
-/// An authorization request.
 #[derive(Debug)]
 pub(super) struct AuthorizationRequest {
     pub(super) redirect_uri: String,
@@ -33,11 +31,19 @@ pub(super) struct IssuedCode {
     issued_at: Timestamp,
 }
 
+// === impl AuthorizationRequest ===
+
+impl AuthorizationRequest {
+    pub(super) fn has_scope(&self, wanted: &str) -> bool {
+        self.scope.split(' ').any(|scope| scope == wanted)
+    }
+}
+
 // === impl SocialProvider ===
 
 impl SocialProvider {
     pub(super) fn issue(&self, person: SocialPerson, request: AuthorizationRequest) -> String {
-        let (code, issued_at) = (random_token(), self.clock.now());
+        let (code, issued_at) = (random::token(), self.clock.now());
         let issued = IssuedCode {
             person,
             request,
@@ -58,11 +64,4 @@ impl SocialProvider {
     fn is_valid(&self, issued: &IssuedCode) -> bool {
         issued.issued_at.plus(CODE_LIFETIME) > self.clock.now()
     }
-}
-
-/// Returns 32 random bytes in base64url.
-pub(super) fn random_token() -> String {
-    let mut bytes = [0; 32];
-    getrandom::fill(&mut bytes).expect("the operating system's random generator is available");
-    URL_SAFE_NO_PAD.encode(bytes)
 }

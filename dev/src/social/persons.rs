@@ -10,18 +10,15 @@ use sha2::{Digest, Sha256};
 pub(super) struct SocialPerson {
     /// Subject, stable and never reused for another person.
     pub(super) subject: String,
-    /// Full name.
     pub(super) name: String,
     /// E-mail address, if the person has one.
     pub(super) email: Option<String>,
-    /// Whether the address is verified.
     pub(super) email_verified: bool,
 }
 
 // === impl SocialPerson ===
 
 impl SocialPerson {
-    /// Returns a sample person by its short name.
     pub(super) fn sample(short: &str) -> Option<Self> {
         let mut samples = Self::samples().into_iter();
         let found = samples.find(|(known, _)| *known == short);

@@ -9,30 +9,35 @@ use base64::Engine;
 use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
 use http::StatusCode;
 use http::header::{AUTHORIZATION, HeaderMap};
-use postern_service::http::{json, no_store};
+use postern_service::http::json as json_response;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 use super::SocialProvider;
-use super::codes::{IssuedCode, random_token};
-use super::persons::SocialPerson;
+use super::codes::IssuedCode;
+use crate::random;
 
-/// Lifetime of ID tokens in seconds.
 const TOKEN_LIFETIME_S: i64 = 3600;
 
 /// An error response (RFC 6749 section 5.2): error code and description.
 #[derive(Debug)]
 struct OAuthError(&'static str, &'static str);
 
-/// `POST /token`
 pub(super) async fn exchange(
     State(provider): State<Arc<SocialProvider>>,
     headers: HeaderMap,
     RawForm(form): RawForm,
 ) -> Response {
     match issue_for_request(&provider, &headers, &form) {
-        Ok(tokens) => no_store(json(StatusCode::OK, &tokens)),
-        Err(OAuthError(error, description)) => error_response(error, description),
+        Ok(tokens) => json_response(StatusCode::OK, &tokens),
+        Err(OAuthError(error, description)) => {
+            let status = match error {
+                "invalid_client" => StatusCode::UNAUTHORIZED,
+                _ => StatusCode::BAD_REQUEST,
+            };
+            let body = json!({ "error": error, "error_description": description });
+            json_response(status, &body)
+        }
     }
 }
 
@@ -70,15 +75,10 @@ fn exchange_code(
 fn issue_tokens(provider: &SocialProvider, issued: &IssuedCode) -> Value {
     let now = provider.clock.now().unix_seconds();
     let mut tokens = json!({
-        "access_token": random_token(), "token_type": "Bearer", "expires_in": TOKEN_LIFETIME_S,
-        "refresh_token": random_token(), "scope": issued.request.scope,
+        "access_token": random::token(), "token_type": "Bearer", "expires_in": TOKEN_LIFETIME_S,
+        "refresh_token": random::token(), "scope": issued.request.scope,
     });
-    if issued
-        .request
-        .scope
-        .split(' ')
-        .any(|scope| scope == "openid")
-    {
+    if issued.request.has_scope("openid") {
         let mut claims = json!({
             "iss": provider.issuer, "sub": issued.person.subject, "aud": provider.client.id, "iat": now,
             "exp": now + TOKEN_LIFETIME_S,
@@ -86,20 +86,25 @@ fn issue_tokens(provider: &SocialProvider, issued: &IssuedCode) -> Value {
         if let Some(nonce) = &issued.request.nonce {
             claims["nonce"] = nonce.as_str().into();
         }
-        add_claims(&mut claims, &issued.person, &issued.request.scope);
+        add_claims(&mut claims, issued);
         tokens["id_token"] = provider.key.sign(&claims).into();
     }
     tokens
 }
 
 /// Adds the standard claims that the scopes grant (OpenID Connect Core section 5.4).
-fn add_claims(claims: &mut Value, person: &SocialPerson, scope: &str) {
-    let has = |wanted: &str| scope.split(' ').any(|scope| scope == wanted);
-    if let Some(email) = person.email.as_ref().filter(|_| has("email")) {
-        claims["email"] = email.as_str().into();
+fn add_claims(
+    claims: &mut Value,
+    IssuedCode {
+        person, request, ..
+    }: &IssuedCode,
+) {
+    let email = person.email.as_deref();
+    if let Some(email) = email.filter(|_| request.has_scope("email")) {
+        claims["email"] = email.into();
         claims["email_verified"] = person.email_verified.into();
     }
-    if has("profile") {
+    if request.has_scope("profile") {
         let (given, family) = person.split_name();
         claims["name"] = person.name.as_str().into();
         claims["given_name"] = given.into();
@@ -154,14 +159,4 @@ fn basic_credentials(header: &str) -> Option<(String, String)> {
 /// Verifies a code verifier (RFC 7636 section 4.6).
 fn is_verifier(verifier: &str, challenge: &str) -> bool {
     URL_SAFE_NO_PAD.encode(Sha256::digest(verifier.as_bytes())) == challenge
-}
-
-fn error_response(error: &str, description: &str) -> Response {
-    let status = if error == "invalid_client" {
-        StatusCode::UNAUTHORIZED
-    } else {
-        StatusCode::BAD_REQUEST
-    };
-    let body = json!({ "error": error, "error_description": description });
-    no_store(json(status, &body))
 }

@@ -11,7 +11,6 @@ use utoipa_swagger_ui_vendored::SWAGGER_UI_VENDORED;
 
 use crate::web::page::{POLICY, Page, Section, script};
 
-/// Path of the page.
 pub(crate) const PATH: &str = "/api";
 /// The gateway that the document names.
 const GATEWAY: &str = "http://127.0.0.1:8500";
@@ -50,7 +49,6 @@ fn page(policy: Option<HeaderValue>) -> Response {
     response
 }
 
-/// Builds the route of a file of Swagger UI.
 fn viewer(name: &str, media_type: &'static str) -> Router {
     let packed = gzip_of(SWAGGER_UI_VENDORED, &format!("/dist/{name}"));
     let fields = [(CONTENT_TYPE, media_type), (CONTENT_ENCODING, "gzip")];

@@ -24,29 +24,24 @@ const CROSS_ORIGIN_RESOURCE_POLICY: HeaderName =
 /// The pages with an entry in the navigation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Section {
-    /// The mail catcher.
     Mail,
-    /// Requests to try.
     Api,
 }
 
-/// A page.
 #[derive(Debug)]
 pub(crate) struct Page<'a> {
     /// Title of the document and heading.
     pub(crate) title: &'a str,
     /// The current entry of the navigation; `None` for a page without navigation.
     pub(crate) section: Option<Section>,
-    /// Path of the page's own script.
     pub(crate) script: Option<&'static str>,
-    /// The content below the heading.
     pub(crate) content: Markup,
 }
 
 // === impl Page ===
 
 impl Page<'_> {
-    /// Returns the response.
+    /// Returns the response, which [`protect`] completes.
     pub(crate) fn respond(&self, status: StatusCode) -> Response {
         let width = self.section.is_none().then_some("narrow");
         let document = html! {
@@ -81,9 +76,6 @@ impl Page<'_> {
         let headers = [
             (CONTENT_TYPE, "text/html; charset=utf-8"),
             (CONTENT_SECURITY_POLICY, POLICY),
-            (REFERRER_POLICY, "no-referrer"),
-            (X_CONTENT_TYPE_OPTIONS, "nosniff"),
-            (CACHE_CONTROL, "no-store"),
         ];
         (status, headers, to_text(document)).into_response()
     }
@@ -129,7 +121,6 @@ pub(crate) async fn protect(mut response: Response) -> Response {
     response
 }
 
-/// Returns the routes of the style sheet and the common script.
 pub(crate) fn assets<S: Clone + Send + Sync + 'static>() -> Router<S> {
     let style = || async { asset("text/css; charset=utf-8", include_str!("pages.css")) };
     let copy = || async { script(include_str!("copy.js")) };
@@ -140,7 +131,6 @@ pub(crate) fn assets<S: Clone + Send + Sync + 'static>() -> Router<S> {
         .route("/assets/icon.svg", get(icon))
 }
 
-/// Returns a response with a script of this program.
 pub(crate) fn script(text: &'static str) -> Response {
     asset("text/javascript; charset=utf-8", text)
 }
@@ -148,10 +138,6 @@ pub(crate) fn script(text: &'static str) -> Response {
 /// Returns a file of this program. Browsers ask again each time, because another version of the
 /// program may serve the same path.
 fn asset(content_type: &'static str, text: &'static str) -> Response {
-    let headers: [(HeaderName, &'static str); 3] = [
-        (CONTENT_TYPE, content_type),
-        (X_CONTENT_TYPE_OPTIONS, "nosniff"),
-        (CACHE_CONTROL, "no-cache"),
-    ];
+    let headers = [(CONTENT_TYPE, content_type), (CACHE_CONTROL, "no-cache")];
     (headers, text).into_response()
 }

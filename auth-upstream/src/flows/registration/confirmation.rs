@@ -64,6 +64,7 @@ impl Flows {
                     .await?;
             }
         }
-        Ok(admin.confirm_verified(email.as_str()).await?)
+        admin.confirm_sign_up(email.as_str()).await?;
+        Ok(admin.verify_email(email.as_str()).await?)
     }
 }

@@ -43,7 +43,7 @@ use crate::account_messages::AccountNotice;
 use crate::client::ClientContext;
 use crate::pool::error::{PoolError, PoolFault};
 use crate::pool::{SignInStep, SocialChallenge};
-use crate::store::SocialIdentity;
+use crate::store::{SocialId, SocialIdentity};
 use crate::telemetry::Operation;
 
 /// The maximum number of attempts to find or create a user whose address is taken concurrently
@@ -74,10 +74,6 @@ struct AddressClaim<'a> {
 impl Flows {
     /// Resolves the identity of an ID token. Concurrent sign-ins of one identity are serialized.
     /// `code` is what the person has entered of the code that was sent to the address.
-    ///
-    /// # Errors
-    /// `AccessDenied` for a disabled account and a wrong code; `EmailNotVerified` without an address;
-    /// `Unavailable` or `Internal` if a dependency fails.
     pub(super) async fn resolve_identity(
         &self,
         client: &ClientContext,
@@ -114,9 +110,7 @@ impl Flows {
         let provider = provider.map_or("", |provider| &provider.name);
         let context = [provider, &id.issuer, &id.subject, user_id];
         let sealed = config.key_ring.seal(&context, token.as_bytes());
-        let saved = self
-            .store
-            .save_provider_token(&id.issuer, &id.subject, &sealed);
+        let saved = self.store.save_provider_token(social_id(id), &sealed);
         Ok(saved.await?)
     }
 
@@ -128,8 +122,7 @@ impl Flows {
     ) -> Result<ResolvedIdentity, SocialError> {
         let id = &user.id_token;
         let email = id.email.as_deref().and_then(EmailAddress::parse);
-        let known = self.store.social_identity(&id.issuer, &id.subject);
-        let known = known.await?;
+        let known = self.store.social_identity(social_id(id)).await?;
         if !self.pool.has_social_sign_in() {
             if let Some(identity) = known {
                 return Ok(ResolvedIdentity::Identified(identity));
@@ -139,8 +132,7 @@ impl Flows {
                 username: None,
                 profile_saved: false,
             };
-            let store = &self.store;
-            let inserted = store.insert_social_identity(&id.issuer, &id.subject, &identity);
+            let inserted = self.store.insert_social_identity(social_id(id), &identity);
             return Ok(ResolvedIdentity::Identified(inserted.await?));
         }
         if let Some(identity) = known {
@@ -158,8 +150,7 @@ impl Flows {
                 }
             }
             let (store, user_id) = (&self.store, &identity.user_id);
-            let deleted = store.delete_social_identity(&id.issuer, &id.subject, user_id);
-            deleted.await?;
+            store.delete_social_identity(social_id(id), user_id).await?;
         }
         let email = &email.ok_or(SocialError::EmailNotVerified)?;
         if code.is_none() && !(id.email_verified && self.is_authoritative(id, email)) {
@@ -178,7 +169,6 @@ impl Flows {
         self.with_address(email, Box::pin(work)).await
     }
 
-    /// Uses a code up, if there is one.
     async fn redeem_link_code(
         &self,
         email: &EmailAddress,
@@ -195,10 +185,6 @@ impl Flows {
 
     /// Issues tokens for a started sign-in, unless a reset has removed the link meanwhile, and trusts
     /// the client's network.
-    ///
-    /// # Errors
-    /// `challenge_required` if the pool requires a second factor; `invalid_challenge` if the link was
-    /// removed, or the user disabled or deleted; the problem codes of pool errors.
     pub(super) async fn finish_social_sign_in(
         &self,
         client: &ClientContext,
@@ -225,7 +211,6 @@ impl Flows {
         Ok(signed_in)
     }
 
-    /// Signs a person in who enters the code that was sent to the address.
     pub(in crate::flows) async fn sign_in_with_code(
         &self,
         client: &ClientContext,
@@ -377,11 +362,13 @@ impl Flows {
             username: Some(found.username.clone()),
             profile_saved: false,
         };
-        let (store, id) = (&self.store, claim.id);
-        let inserted = store.insert_social_identity(&id.issuer, &id.subject, &linked);
+        let inserted = self
+            .store
+            .insert_social_identity(social_id(claim.id), &linked);
         let identity = inserted.await?;
+        let operation = Operation::SocialLink;
         self.audit
-            .log(claim.client, Operation::SocialLink, &identity.user_id, "ok");
+            .log(claim.client, operation, &identity.user_id, "ok");
         Ok(identity)
     }
 
@@ -395,14 +382,14 @@ impl Flows {
         if id.name.is_some() {
             return Ok(());
         }
-        let (store, issuer, subject) = (&self.store, &id.issuer, &id.subject);
+        let store = &self.store;
         let user = match user {
             Some(user) => {
                 let now = self.clock.now();
-                store.keep_social_user(issuer, subject, &user, now).await?;
+                store.keep_social_user(social_id(id), &user, now).await?;
                 Some(user)
             }
-            None => store.social_user(issuer, subject).await?,
+            None => store.social_user(social_id(id)).await?,
         };
         let user: Value = serde_json::from_str(&user.unwrap_or_default()).unwrap_or_default();
         let name = |part: &str| user["name"][part].as_str();
@@ -434,10 +421,13 @@ impl Flows {
             exists => exists.is_ok(),
         };
         if saved {
-            let marked = self.store.mark_profile_saved(&id.issuer, &id.subject);
-            let _ = marked.await;
+            let _ = self.store.mark_profile_saved(social_id(id)).await;
         }
     }
+}
+
+fn social_id(id: &IdToken) -> SocialId<'_> {
+    (&id.issuer, &id.subject)
 }
 
 /// Returns the address of an account, if it is that of the identity.

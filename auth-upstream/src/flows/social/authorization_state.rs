@@ -15,15 +15,12 @@ use super::super::{Flows, cache_unavailable};
 use super::{STATE_TTL, SocialError};
 use crate::crypto::{random, sha256_hex};
 
-/// The sealing context of states.
 const STATE_CONTEXT: [&str; 1] = ["postern social state"];
 
-/// The state of a sign-in while the user is at the provider.
 #[derive(Debug, Serialize, Deserialize)]
 pub(super) struct AuthorizationState {
     pub(super) pkce_verifier: String,
     pub(super) nonce: String,
-    /// The issuer of the provider that the user was sent to.
     pub(super) issuer: String,
     /// The address of the client that started the sign-in, for which a failure counts.
     pub(super) address: Option<IpAddr>,
@@ -37,7 +34,6 @@ pub(super) struct AuthorizationState {
 // === impl Flows ===
 
 impl Flows {
-    /// Creates a state. Returns it sealed and in clear.
     pub(super) async fn create_state(
         &self,
         issuer: &str,
@@ -63,10 +59,6 @@ impl Flows {
     }
 
     /// Opens a state and marks it as used.
-    ///
-    /// # Errors
-    /// `InvalidRequest` without a state; `InvalidState` if it is foreign, expired or used;
-    /// `Unavailable` if the cache fails.
     pub(super) async fn redeem_state(
         &self,
         sealed: Option<&str>,

@@ -14,7 +14,7 @@ use oauth2::{
 };
 use postern_core::clock::Period;
 use postern_core::dependency::{Dependency, root_cause};
-use postern_core::network::is_https_or_loopback;
+use postern_core::network::{self, is_https_or_loopback};
 use postern_core::token::oidc::{IdToken, OidcVerifier};
 use postern_core::{Clock, Code, trace};
 use serde::{Deserialize, Serialize};
@@ -26,7 +26,6 @@ use super::{AuthorizationState, SocialError};
 use crate::config::{ClientAuthentication, SocialProviderConfig};
 use crate::telemetry::log_limited;
 
-/// Maximum size of a response of the provider.
 const MAX_PROVIDER_RESPONSE_BYTES: usize = 256 << 10;
 
 /// Maximum size of a refresh token that is kept. A challenge session carries it, sealed.
@@ -53,12 +52,10 @@ const DISCOVERY_RETRY_DELAY: Duration = Duration::from_secs(1);
 type OAuthClient =
     BasicClient<EndpointSet, EndpointNotSet, EndpointNotSet, EndpointNotSet, EndpointSet>;
 
-/// A provider and the client of it.
 #[derive(Debug)]
 pub(super) struct ProviderClient {
     pub(super) config: Arc<SocialProviderConfig>,
     pub(super) http: reqwest::Client,
-    /// Timeout of one call.
     pub(super) deadline: Duration,
     pub(super) clock: Clock,
     /// By how much `iat` and `nbf` of ID tokens may be ahead of the clock.
@@ -68,21 +65,18 @@ pub(super) struct ProviderClient {
     pub(super) cache: Mutex<Option<Discovery>>,
 }
 
-/// The result of a discovery.
 #[derive(Debug)]
 pub(super) struct Discovery {
     result: Result<Arc<Provider>, SocialError>,
     period: Period,
 }
 
-/// The endpoints of a provider and the verifier of its ID tokens.
 #[derive(Debug)]
 pub(super) struct Provider {
     endpoints: ProviderEndpoints,
     id_tokens: Arc<OidcVerifier>,
 }
 
-/// The endpoints of a provider.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct ProviderEndpoints {
     authorization: Url,
@@ -93,20 +87,10 @@ struct ProviderEndpoints {
     sends_issuer: bool,
 }
 
-/// A user who has signed in at the provider.
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 pub(crate) struct AuthorizedUser {
     pub(crate) id_token: IdToken,
     pub(crate) refresh_token: Option<String>,
-}
-
-/// The reason for which a call to the provider failed.
-#[derive(Debug, thiserror::Error)]
-enum ProviderCallError {
-    #[error("no response: {}", root_cause(.0))]
-    Unavailable(#[from] reqwest::Error),
-    #[error("response too large")]
-    TooLarge,
 }
 
 // === impl ProviderClient ===
@@ -146,7 +130,6 @@ impl ProviderClient {
         }
     }
 
-    /// Returns the authorization URL with the sealed state, PKCE challenge (S256) and nonce.
     pub(super) fn authorization_url(
         &self,
         provider: &Provider,
@@ -183,7 +166,6 @@ impl ProviderClient {
             .set_redirect_uri(RedirectUrl::from_url(config.settings.redirect_uri.clone()))
     }
 
-    /// Exchanges an authorization code and verifies the ID token.
     pub(super) async fn exchange_code(
         &self,
         provider: &Provider,
@@ -340,28 +322,26 @@ impl ProviderClient {
         Ok(found)
     }
 
-    fn unavailable(&self, call: &str, error: &ProviderCallError) -> SocialError {
+    fn unavailable(&self, call: &str, error: &str) -> SocialError {
         self.availability
             .record_failure(format_args!("{call}: {error}"));
         SocialError::ProviderUnavailable
     }
 
-    /// Sends a request and reads the response.
     async fn send(
         &self,
         request: reqwest::RequestBuilder,
-    ) -> Result<(http::StatusCode, Vec<u8>), ProviderCallError> {
-        let mut response = trace::send(request.timeout(self.deadline))
-            .await
-            .map_err(reqwest::Error::without_url)?;
-        let mut body = Vec::new();
-        while let Some(chunk) = response.chunk().await? {
-            if body.len() + chunk.len() > MAX_PROVIDER_RESPONSE_BYTES {
-                return Err(ProviderCallError::TooLarge);
-            }
-            body.extend_from_slice(&chunk);
-        }
-        Ok((response.status(), body))
+    ) -> Result<(http::StatusCode, Vec<u8>), String> {
+        let failed = |error: reqwest::Error| {
+            let cause = root_cause(&error.without_url());
+            format!("no response: {cause}")
+        };
+        let sent = trace::send(request.timeout(self.deadline)).await;
+        let response = sent.map_err(failed)?;
+        let status = response.status();
+        let body = network::read_body(response, MAX_PROVIDER_RESPONSE_BYTES).await;
+        let body = body.map_err(failed)?.ok_or("response too large")?;
+        Ok((status, body))
     }
 }
 

@@ -13,11 +13,8 @@ use super::AdminState;
 use crate::audit_trail::SignInSearch;
 use crate::store::AuditPosition;
 
-/// Maximum number of events on a page.
 const MAX_PAGE_SIZE: usize = 200;
-/// Number of events on a page by default.
 const DEFAULT_PAGE_SIZE: usize = 50;
-/// The description of a time in a query.
 const INSTANT: &str = "must be an RFC 3339 time, or a duration such as 24h";
 
 /// Handles `GET /admin/sign-ins`: recent audit events, newest first.

@@ -47,7 +47,6 @@ impl AttemptLimiter {
         )
     }
 
-    /// Returns the digests of a social identity.
     pub(crate) fn social_digest(&self, issuer: &str, subject: &str) -> CredentialDigest {
         let identity = hex(Sha256::digest(format!("{issuer}\0{subject}")));
         self.digest_of(&format!("{KEY_PREFIX}:social:{identity}"), "")

@@ -30,7 +30,6 @@ const CLOCK_TOLERANCE: Duration = Duration::from_secs(60);
 /// The maximum number of networks of one account. The least recently renewed one is removed first.
 const MAX_NETWORKS_PER_ACCOUNT: usize = 32;
 
-/// The trusted networks of one account, as stored in the cache.
 #[derive(Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 struct TrustedNetworks {
     /// A digest of the subject; `None` if it is not known.
@@ -43,7 +42,6 @@ struct TrustedNetworks {
 /// The last removal of an account's trusted networks, as stored in the cache.
 #[derive(Debug, PartialEq, Eq, Serialize, Deserialize)]
 struct Removal {
-    /// Milliseconds since the epoch.
     at: i64,
     /// The network of the password reset, and a digest of the subject if it is known.
     network: Option<String>,
@@ -81,7 +79,6 @@ impl AttemptLimiter {
         !is_known && trusted.networks.len() > 1
     }
 
-    /// Forgets the trusted networks of an account that is being deleted.
     pub(crate) async fn forget_trusted_networks(&self, account: &str) -> Result<(), CacheError> {
         let removal = Removal::new(self.clock.now());
         self.store_removal(account, &removal).await
@@ -109,7 +106,6 @@ impl AttemptLimiter {
         shared.set(&key, &to_bytes(removal), TRUST_DURATION).await
     }
 
-    /// Returns whether a network is trusted for an account.
     pub(crate) async fn is_trusted(&self, account: &str, network: &str) -> bool {
         self.trusted_networks(&trusted_key(account))
             .await

@@ -1,3 +1,6 @@
+use base64::Engine;
+use base64::engine::general_purpose::STANDARD;
+
 use super::*;
 
 #[test]
@@ -41,6 +44,11 @@ fn malformed_mime_terminates_without_panic() {
     let deep = "Content-Type: multipart/mixed; boundary=x\r\n\r\n--x\r\n".repeat(1000);
     let attached = "Content-Type: message/rfc822\r\n\r\n".repeat(100_000);
     let mixed = format!("Content-Type: multipart/digest; boundary=x\r\n\r\n--x\r\n{attached}");
+    let encoded = format!(
+        "Content-Type: multipart/mixed; boundary=x\r\n\r\n--x\r\nContent-Type: message/rfc822\r\n\
+         Content-Transfer-Encoding: base64\r\n\r\n{}\r\n--x--\r\n",
+        STANDARD.encode(&attached)
+    );
     for message in [
         b"".as_slice(),
         b"\r\n",
@@ -50,6 +58,7 @@ fn malformed_mime_terminates_without_panic() {
         deep.as_bytes(),
         attached.as_bytes(),
         mixed.as_bytes(),
+        encoded.as_bytes(),
     ] {
         let _shown = parse(message);
     }

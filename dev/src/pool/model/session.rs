@@ -39,7 +39,6 @@ pub(crate) struct Challenge {
     /// [`User::version`] when the challenge was created.
     pub(crate) user_version: String,
     /// The nonce of a CUSTOM_CHALLENGE.
-    #[serde(default)]
     pub(crate) nonce: Option<String>,
     pub(crate) expires_at: i64,
 }

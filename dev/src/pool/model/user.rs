@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use serde::{Deserialize, Serialize};
 use serde_json::{Value, json};
 
-use crate::pool::crypto::random;
+use crate::pool::crypto::digest;
 
 /// A user.
 #[derive(Clone, Serialize, Deserialize)]
@@ -14,8 +14,6 @@ pub(crate) struct User {
     /// Real username. In a pool whose users sign in with their e-mail address, it equals `sub`.
     pub(crate) username: String,
     pub(crate) sub: String,
-    /// E-mail address in lower case, if the pool's users sign in with it.
-    pub(crate) alias: Option<String>,
     pub(crate) status: UserStatus,
     pub(crate) is_enabled: bool,
     pub(crate) attributes: BTreeMap<String, String>,
@@ -29,7 +27,8 @@ pub(crate) struct User {
 }
 
 /// The status of a user's registration.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "SCREAMING_SNAKE_CASE")]
 pub(crate) enum UserStatus {
     Unconfirmed,
     Confirmed,
@@ -43,18 +42,6 @@ pub(crate) struct UserAttribute {
     pub(crate) name: String,
     #[serde(default)]
     pub(crate) value: String,
-}
-
-// === impl UserStatus ===
-
-impl UserStatus {
-    pub(crate) fn name(self) -> &'static str {
-        match self {
-            Self::Unconfirmed => "UNCONFIRMED",
-            Self::Confirmed => "CONFIRMED",
-            Self::ForceChangePassword => "FORCE_CHANGE_PASSWORD",
-        }
-    }
 }
 
 // === impl User ===
@@ -73,13 +60,12 @@ impl User {
     /// earlier version is void.
     pub(crate) fn version(&self) -> String {
         let password = self.password.as_deref().unwrap_or_default();
-        random::digest(&[&self.sub, password, &self.sign_outs.to_string()])
+        digest(&format!("{} {password} {}", self.sub, self.sign_outs))
     }
 
     pub(crate) fn email_verified(&self) -> bool {
-        self.attributes
-            .get("email_verified")
-            .is_some_and(|verified| verified == "true")
+        let verified = self.attributes.get("email_verified");
+        verified.is_some_and(|verified| verified == "true")
     }
 
     /// Marks the address as verified.
@@ -97,10 +83,8 @@ impl User {
     /// Returns `sub` and the attributes that `readable` accepts, as `[{"Name", "Value"}]`.
     pub(crate) fn attribute_list(&self, readable: impl Fn(&str) -> bool) -> Vec<Value> {
         let sub = std::iter::once(("sub", self.sub.as_str()));
-        let rest = self
-            .attributes
-            .iter()
-            .map(|(name, value)| (name.as_str(), value.as_str()));
+        let rest = self.attributes.iter();
+        let rest = rest.map(|(name, value)| (name.as_str(), value.as_str()));
         sub.chain(rest.filter(|(name, _)| readable(name)))
             .map(|(name, value)| json!({"Name": name, "Value": value}))
             .collect()
@@ -115,7 +99,7 @@ impl User {
             "UserCreateDate": seconds(self.created_at),
             "UserLastModifiedDate": seconds(self.updated_at),
             "Enabled": self.is_enabled,
-            "UserStatus": self.status.name(),
+            "UserStatus": self.status,
         })
     }
 }

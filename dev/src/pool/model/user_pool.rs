@@ -1,33 +1,45 @@
 //! User pools.
 
 use std::collections::BTreeSet;
+use std::sync::{Arc, OnceLock};
 
 use serde::{Deserialize, Serialize};
 
-/// A user pool.
-#[derive(Clone, Serialize, Deserialize)]
+use crate::signing_key::SigningKey;
+
+/// A user pool, with the settings of CreateUserPool.
+#[derive(Clone, Default, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
 pub(crate) struct UserPool {
     /// `{region}_{nine letters and digits}`.
     pub(crate) id: String,
+    #[serde(alias = "PoolName")]
     pub(crate) name: String,
-    pub(crate) settings: PoolSettings,
+    /// With `email`, users sign in with their address and have a UUID as real username.
+    pub(crate) username_attributes: Vec<String>,
+    pub(crate) admin_create_user_config: AdminCreateUserConfig,
+    /// Custom attributes, with or without the prefix `custom:`.
+    pub(crate) schema: Vec<SchemaAttribute>,
     /// Names of the groups.
     pub(crate) groups: BTreeSet<String>,
-    /// Signing key: PKCS #8 in base64.
+    /// PKCS #8 in base64.
     pub(crate) signing_key: String,
+    /// `signing_key`, once it has been used. All clones share it.
+    #[serde(skip)]
+    pub(crate) parsed_key: Arc<OnceLock<SigningKey>>,
 }
 
-/// The settings of a user pool.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default)]
-pub(crate) struct PoolSettings {
-    /// Whether users sign in with their e-mail address and have a UUID as real username
-    /// (`UsernameAttributes`).
-    pub(crate) email_usernames: bool,
-    /// Whether SignUp is rejected (`AllowAdminCreateUserOnly`).
-    pub(crate) admin_create_only: bool,
-    /// Names of custom attributes, with the prefix `custom:`.
-    pub(crate) custom_attributes: Vec<String>,
+#[derive(Clone, Default, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase", default)]
+pub(crate) struct AdminCreateUserConfig {
+    /// Whether SignUp is rejected.
+    pub(crate) allow_admin_create_user_only: bool,
+}
+
+#[derive(Clone, Serialize, Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub(crate) struct SchemaAttribute {
+    pub(crate) name: String,
 }
 
 /// Standard attributes (OpenID Connect Core section 5.1), except `sub`, which is read-only.
@@ -56,12 +68,14 @@ pub(crate) const STANDARD_ATTRIBUTES: [&str; 19] = [
 // === impl UserPool ===
 
 impl UserPool {
+    pub(crate) fn has_email_usernames(&self) -> bool {
+        self.username_attributes.iter().any(|name| name == "email")
+    }
+
     pub(crate) fn knows_attribute(&self, name: &str) -> bool {
+        let custom = name.strip_prefix("custom:");
+        let mut schema = self.schema.iter();
         STANDARD_ATTRIBUTES.contains(&name)
-            || self
-                .settings
-                .custom_attributes
-                .iter()
-                .any(|known| known == name)
+            || schema.any(|it| Some(it.name.trim_start_matches("custom:")) == custom)
     }
 }

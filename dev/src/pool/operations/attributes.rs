@@ -12,10 +12,8 @@ pub(super) fn check_client(
     attributes: &[UserAttribute],
 ) -> ApiResult {
     check(pool, attributes)?;
-    if attributes
-        .iter()
-        .all(|attribute| client.may_write(&attribute.name))
-    {
+    let mut names = attributes.iter().map(|attribute| &attribute.name);
+    if names.all(|name| client.may_write(name)) {
         return Ok(());
     }
     Err(ApiError::not_authorized(
@@ -42,9 +40,9 @@ pub(super) fn check(pool: &UserPool, attributes: &[UserAttribute]) -> ApiResult 
     Ok(())
 }
 
-/// Applies validated attributes to the user and updates the alias. A changed address becomes
-/// unverified, unless the same request sets its verification.
-pub(super) fn apply(pool: &UserPool, user: &mut User, attributes: &[UserAttribute]) {
+/// Applies validated attributes to the user. A changed address becomes unverified, unless the same
+/// request sets its verification.
+pub(super) fn apply(user: &mut User, attributes: &[UserAttribute]) {
     let said = |name: &str| attributes.iter().any(|attribute| attribute.name == name);
     for UserAttribute { name, value } in attributes {
         let changed = user.attributes.get(name) != Some(value);
@@ -59,12 +57,4 @@ pub(super) fn apply(pool: &UserPool, user: &mut User, attributes: &[UserAttribut
                 .insert(verified.to_owned(), "false".to_owned());
         }
     }
-    set_alias(pool, user);
-}
-
-fn set_alias(pool: &UserPool, user: &mut User) {
-    user.alias = match user.email() {
-        Some(email) if pool.settings.email_usernames => Some(email.to_lowercase()),
-        Some(_) | None => None,
-    };
 }

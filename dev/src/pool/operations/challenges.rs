@@ -5,13 +5,14 @@ use std::time::Duration;
 
 use postern_core::Secret;
 use serde::Deserialize;
-use serde_json::{Map, Value, json};
+use serde_json::json;
 
 use super::{Answer, custom_auth, sign_in};
 use crate::pool::context::PoolContext;
-use crate::pool::crypto::{hash_password, random};
+use crate::pool::crypto::{digest, hash_password};
 use crate::pool::error::{ApiError, ApiResult};
 use crate::pool::model::{AppClient, Challenge, User, UserPool, check_password, user_id};
+use crate::random;
 
 /// Lifetime of a challenge: Cognito's default for `AuthSessionValidity`.
 const SESSION_LIFETIME: Duration = Duration::from_secs(180);
@@ -35,20 +36,15 @@ pub(super) async fn require_new_password(
     user: &User,
 ) -> Answer {
     let session = store(context, client, &user.username, Some(user), None).await?;
-    let shown = user
-        .attributes
-        .iter()
-        .filter(|(name, _)| client.may_read(name));
-    let shown: Map<String, Value> = shown
-        .map(|(name, value)| (name.clone(), value.as_str().into()))
-        .collect();
+    let shown = user.attributes.iter();
+    let shown: HashMap<_, _> = shown.filter(|(name, _)| client.may_read(name)).collect();
     Ok(json!({
         "ChallengeName": NEW_PASSWORD_CHALLENGE,
         "Session": session,
         "ChallengeParameters": {
             "USER_ID_FOR_SRP": user.username,
             "requiredAttributes": "[]",
-            "userAttributes": Value::Object(shown).to_string(),
+            "userAttributes": json!(shown).to_string(),
         },
     }))
 }
@@ -61,16 +57,16 @@ pub(super) async fn store(
     user: Option<&User>,
     nonce: Option<String>,
 ) -> ApiResult<String> {
-    let session = random::token()?;
+    let session = random::token();
     let challenge = Challenge {
-        client_id: client.id.clone(),
-        pool_id: client.pool_id.clone(),
+        client_id: client.client_id.clone(),
+        pool_id: client.user_pool_id.clone(),
         username: username.to_owned(),
         user_version: user.map(User::version).unwrap_or_default(),
         nonce,
         expires_at: context.clock.now().plus(SESSION_LIFETIME).0,
     };
-    let id = random::digest(&[&session]);
+    let id = digest(&session);
     context.store.challenges.put(&id, challenge).await?;
     Ok(session)
 }
@@ -112,8 +108,7 @@ pub(super) async fn respond(context: &PoolContext, request: ChallengeResponse) -
         Ok(())
     };
     let user = context.update_user(&user, replace).await?;
-    let result = sign_in::start_session(context, &client, &user).await?;
-    Ok(json!({"AuthenticationResult": result, "ChallengeParameters": {}}))
+    sign_in::start_session(context, &client, &user).await
 }
 
 /// Returns the id of the pending challenge of a session, and its user.
@@ -123,12 +118,12 @@ fn pending_challenge(
     session: Option<&str>,
 ) -> ApiResult<(String, User)> {
     let session = session.ok_or_else(|| ApiError::missing("session"))?;
-    let id = random::digest(&[session]);
+    let id = digest(session);
     let challenge = context
         .store
         .challenges
         .get(&id)
-        .filter(|challenge| challenge.client_id == client.id && challenge.nonce.is_none())
+        .filter(|challenge| challenge.client_id == client.client_id && challenge.nonce.is_none())
         .ok_or_else(invalid_session)?;
     if challenge.expires_at <= context.clock.now().0 {
         return Err(ApiError::not_authorized(
@@ -162,9 +157,8 @@ pub(super) fn check_user(
     client
         .check_secret_hash(hash, &user.username)
         .or_else(|_| client.check_secret_hash(hash, entered))?;
-    let named = context.find_entered_user(pool, entered);
-    named
-        .filter(|named| named.sub == user.sub)
-        .map(drop)
-        .ok_or_else(invalid_session)
+    match context.find_entered_user(pool, entered) {
+        Some(named) if named.sub == user.sub => Ok(()),
+        Some(_) | None => Err(invalid_session()),
+    }
 }

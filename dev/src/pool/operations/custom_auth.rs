@@ -8,9 +8,10 @@ use serde_json::json;
 
 use super::{Answer, challenges, sign_in};
 use crate::pool::context::PoolContext;
-use crate::pool::crypto::random;
-use crate::pool::error::{ApiError, ApiResult, ExceptionKind};
+use crate::pool::crypto::digest;
+use crate::pool::error::{ApiError, ApiResult};
 use crate::pool::model::{AppClient, User, UserPool, UserStatus};
+use crate::random;
 
 pub(super) const CUSTOM_CHALLENGE: &str = "CUSTOM_CHALLENGE";
 
@@ -28,14 +29,14 @@ pub(super) async fn start(
     let key = proof_key(context)?;
     let user = context.find_entered_user(pool, entered);
     match &user {
-        None if !client.settings.prevent_user_existence_errors => {
+        None if !client.hides_users() => {
             return Err(ApiError::user_not_found());
         }
         Some(user) => ensure_active(user)?,
         None => {}
     }
     let username = user.as_ref().map_or(entered, |user| &user.username);
-    let nonce = random::token()?;
+    let nonce = random::token();
     let (found, given) = (user.as_ref(), Some(nonce.clone()));
     let session = challenges::store(context, client, username, found, given).await?;
     let account = user
@@ -62,27 +63,22 @@ pub(super) async fn answer(
 ) -> Answer {
     let session = session.ok_or_else(|| ApiError::missing("session"))?;
     let answer = sign_in::parameter(responses, "ANSWER")?;
-    let challenge = context
-        .store
-        .challenges
-        .take(&random::digest(&[session]))
-        .await?;
-    let now = context.clock.now();
-    let challenge = challenge.filter(|it| it.client_id == client.id && it.expires_at > now.0);
+    let challenge = context.store.challenges.take(&digest(session)).await?;
+    let (id, now) = (&client.client_id, context.clock.now());
+    let challenge = challenge.filter(|it| it.client_id == *id && it.expires_at > now.0);
     let challenge = challenge.ok_or_else(challenges::invalid_session)?;
     // Unlike that of a password, this challenge outlives a reset: the proof names the subject.
     let nonce = challenge.nonce.ok_or_else(challenges::invalid_session)?;
-    let user = context.find_user(&client.pool_id, &challenge.username);
+    let user = context.find_user(&pool.id, &challenge.username);
     let user = user.map_err(|_| ApiError::wrong_password())?;
     challenges::check_user(context, pool, client, &user, responses)?;
     let (subject, nonce) = (user.sub.as_str(), nonce.as_str());
     let statement = SocialStatement::SignIn { subject, nonce };
-    if !proof_key(context)?.verify(answer, statement, &client.id, now) {
+    if !proof_key(context)?.verify(answer, statement, id, now) {
         return Err(ApiError::wrong_password());
     }
     ensure_active(&user)?;
-    let result = sign_in::start_session(context, client, &user).await?;
-    Ok(json!({"AuthenticationResult": result, "ChallengeParameters": {}}))
+    sign_in::start_session(context, client, &user).await
 }
 
 /// Confirms a new user whose address the service proves, as the trigger PreSignUp does.
@@ -94,9 +90,9 @@ pub(super) fn confirm_proven(
 ) -> ApiResult {
     let email = user.email().unwrap_or_default();
     let statement = SocialStatement::SignUp { email };
-    if !proof_key(context)?.verify(proof, statement, &client.id, context.clock.now()) {
+    if !proof_key(context)?.verify(proof, statement, &client.client_id, context.clock.now()) {
         return Err(ApiError::new(
-            ExceptionKind::UserLambdaValidation,
+            "UserLambdaValidationException",
             "PreSignUp failed with error invalid social_proof.",
         ));
     }
@@ -116,5 +112,5 @@ fn ensure_active(user: &User) -> ApiResult {
 fn proof_key(context: &PoolContext) -> ApiResult<&SocialProofKey> {
     let missing =
         || ApiError::invalid("Custom auth lambda trigger is not configured for the user pool.");
-    context.social_proof_key.as_deref().ok_or_else(missing)
+    context.social_proof_key.as_ref().ok_or_else(missing)
 }

@@ -6,9 +6,10 @@ use serde::Deserialize;
 use serde_json::{Value, json};
 
 use super::Answer;
-use super::admin_users::{UserRequest, change};
+use super::user_pools::PoolRequest;
+use super::users::{UserRequest, change};
 use crate::pool::context::PoolContext;
-use crate::pool::error::{ApiError, ExceptionKind};
+use crate::pool::error::ApiError;
 use crate::pool::model::{User, UserPool};
 
 #[derive(Deserialize)]
@@ -16,12 +17,6 @@ use crate::pool::model::{User, UserPool};
 pub(super) struct GroupRequest {
     user_pool_id: String,
     group_name: String,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "PascalCase")]
-pub(super) struct ListRequest {
-    user_pool_id: String,
 }
 
 #[derive(Deserialize)]
@@ -43,7 +38,7 @@ pub(super) async fn create(context: &PoolContext, request: GroupRequest) -> Answ
             return Ok(());
         }
         Err(ApiError::new(
-            ExceptionKind::GroupExists,
+            "GroupExistsException",
             "A group with the name already exists.",
         ))
     };
@@ -56,7 +51,7 @@ fn group_type(name: &str, pool_id: &str) -> Value {
 }
 
 /// ListGroups. Returns all groups in one page.
-pub(super) async fn list(context: &PoolContext, request: ListRequest) -> Answer {
+pub(super) async fn list(context: &PoolContext, request: PoolRequest) -> Answer {
     let pool = context.pool(&request.user_pool_id)?;
     Ok(groups_type(&pool.groups, &pool.id))
 }
@@ -89,7 +84,7 @@ async fn change_groups(
     context.find_user(&pool.id, &user.username)?;
     if !pool.groups.contains(&group_name) {
         return Err(ApiError::new(
-            ExceptionKind::ResourceNotFound,
+            "ResourceNotFoundException",
             "Group not found.",
         ));
     }

@@ -8,39 +8,32 @@ use serde_json::json;
 use super::sign_in::parameter;
 use super::{Answer, empty_response};
 use crate::pool::context::PoolContext;
-use crate::pool::crypto::random;
-use crate::pool::error::{ApiError, ApiResult, ExceptionKind};
+use crate::pool::crypto::digest;
+use crate::pool::error::{ApiError, ApiResult};
 use crate::pool::model::{AppClient, RefreshToken, Session, User, user_id};
 use crate::pool::tokens::issue_tokens;
+use crate::random;
 
 /// Tokens of a sign-in for which reuse is detected. Older ones are unknown.
 const MAX_TOKENS: usize = 100;
 
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
-pub(super) struct GetTokensRequest {
-    refresh_token: String,
-    client_id: String,
-    client_secret: Option<String>,
-}
-
-#[derive(Deserialize)]
-#[serde(rename_all = "PascalCase")]
-pub(super) struct RevokeTokenRequest {
+pub(super) struct TokenRequest {
+    #[serde(alias = "RefreshToken")]
     token: String,
     client_id: String,
     client_secret: Option<String>,
 }
 
 /// Returns a new refresh token, which begins with the id of its sign-in, and its stored form.
-pub(super) fn new_token(session_id: &str) -> ApiResult<(String, RefreshToken)> {
-    let token = format!("{session_id}{}", random::token()?);
-    let hash = random::digest(&[&token]);
+pub(super) fn new_token(session_id: &str) -> (String, RefreshToken) {
+    let token = format!("{session_id}{}", random::token());
     let stored = RefreshToken {
-        hash,
+        hash: digest(&token),
         rotated_at: None,
     };
-    Ok((token, stored))
+    (token, stored)
 }
 
 /// Returns the id of the sign-in of a refresh token.
@@ -59,7 +52,7 @@ pub(super) async fn refresh_token_auth(
     client: &AppClient,
     parameters: &HashMap<String, String>,
 ) -> Answer {
-    if client.settings.rotation_grace_s.is_some() {
+    if client.rotation_grace_s().is_some() {
         return Err(ApiError::invalid(
             "REFRESH_TOKEN_AUTH flow not enabled for this client",
         ));
@@ -68,10 +61,8 @@ pub(super) async fn refresh_token_auth(
     let token = parameter(parameters, "REFRESH_TOKEN")?;
     let (session, user) = find_active(context, client, token)?;
     // The request names no user, so the hash must be over the real username.
-    client.check_secret_hash(
-        parameters.get("SECRET_HASH").map(String::as_str),
-        &user.username,
-    )?;
+    let hash = parameters.get("SECRET_HASH").map(String::as_str);
+    client.check_secret_hash(hash, &user.username)?;
     let result = issue_tokens(context, client, &session, &user)?;
     Ok(json!({"AuthenticationResult": result, "ChallengeParameters": {}}))
 }
@@ -79,22 +70,22 @@ pub(super) async fn refresh_token_auth(
 /// GetTokensFromRefreshToken. With rotation, the response has a new refresh token, and the old one
 /// works only within the grace period. Its use after that is treated as theft and revokes the
 /// sign-in.
-pub(super) async fn get_tokens(context: &PoolContext, request: GetTokensRequest) -> Answer {
+pub(super) async fn get_tokens(context: &PoolContext, request: TokenRequest) -> Answer {
     let (client, _) = context.client(&request.client_id)?;
     client.check_secret(request.client_secret.as_deref())?;
-    let Some(grace_s) = client.settings.rotation_grace_s else {
-        let (session, user) = find_active(context, &client, &request.refresh_token)?;
+    let Some(grace_s) = client.rotation_grace_s() else {
+        let (session, user) = find_active(context, &client, &request.token)?;
         let result = issue_tokens(context, &client, &session, &user)?;
         return Ok(json!({"AuthenticationResult": result}));
     };
     let now = context.clock.now().0;
     let grace_start = now - i64::try_from(grace_s * 1000).unwrap_or(0);
-    let id = session_id(&request.refresh_token);
-    let (new_token, new) = new_token(id)?;
+    let id = session_id(&request.token);
+    let (new_token, new) = new_token(id);
     let rotate = |stored: &mut Option<Session>| {
         let session = stored.as_mut().ok_or_else(invalid_token)?;
         let user = ensure_active(context, &client, session)?;
-        let hash = random::digest(&[&request.refresh_token]);
+        let hash = digest(&request.token);
         let mut tokens = session.tokens.iter_mut();
         let token = tokens.find(|token| token.hash == hash);
         let token = token.ok_or_else(invalid_token)?;
@@ -110,7 +101,7 @@ pub(super) async fn get_tokens(context: &PoolContext, request: GetTokensRequest)
     };
     let Some((session, user)) = context.store.sessions.update(id, rotate).await? else {
         return Err(ApiError::new(
-            ExceptionKind::RefreshTokenReuse,
+            "RefreshTokenReuseException",
             "Refresh Token has been reused",
         ));
     };
@@ -121,12 +112,12 @@ pub(super) async fn get_tokens(context: &PoolContext, request: GetTokensRequest)
 
 /// RevokeToken. Revokes the sign-in of the token. An unknown token is not an error (RFC 7009
 /// section 2.2).
-pub(super) async fn revoke(context: &PoolContext, request: RevokeTokenRequest) -> Answer {
+pub(super) async fn revoke(context: &PoolContext, request: TokenRequest) -> Answer {
     let (client, _) = context.client(&request.client_id)?;
     client.check_secret(request.client_secret.as_deref())?;
     if request.token.split('.').count() == 3 {
         return Err(ApiError::new(
-            ExceptionKind::UnsupportedTokenType,
+            "UnsupportedTokenTypeException",
             "Only refresh tokens can be revoked",
         ));
     }
@@ -144,10 +135,10 @@ pub(super) async fn revoke(context: &PoolContext, request: RevokeTokenRequest) -
 
 /// Returns the sign-in of a client's refresh token.
 fn find(context: &PoolContext, client: &AppClient, token: &str) -> Option<Session> {
-    let hash = random::digest(&[token]);
+    let hash = digest(token);
     let found = context.store.sessions.get(session_id(token))?;
     let is_known = found.tokens.iter().any(|token| token.hash == hash);
-    (is_known && found.client_id == client.id).then_some(found)
+    (is_known && found.client_id == client.client_id).then_some(found)
 }
 
 /// Returns the sign-in of a refresh token and its user, if the sign-in is active.
@@ -165,7 +156,7 @@ fn find_active(
 fn ensure_active(context: &PoolContext, client: &AppClient, session: &Session) -> ApiResult<User> {
     let user = user_id(&session.pool_id, &session.username);
     let user = context.store.users.get(&user).ok_or_else(invalid_token)?;
-    if session.client_id != client.id {
+    if session.client_id != client.client_id {
         Err(invalid_token())
     } else if !user.is_enabled {
         Err(ApiError::user_disabled())

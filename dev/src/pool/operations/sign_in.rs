@@ -13,7 +13,7 @@ use crate::pool::context::PoolContext;
 use crate::pool::crypto::is_password;
 use crate::pool::error::{ApiError, ApiResult};
 use crate::pool::model::{AppClient, Session, User, UserPool, UserStatus};
-use crate::pool::tokens::issue_tokens;
+use crate::pool::tokens::{REFRESH_TOKEN_S, issue_tokens};
 
 const PASSWORD_FLOW: &str = "USER_PASSWORD_AUTH";
 
@@ -45,10 +45,8 @@ pub(super) fn parameter<'a>(
     parameters: &'a HashMap<String, String>,
     name: &str,
 ) -> ApiResult<&'a str> {
-    let value = parameters
-        .get(name)
-        .map(String::as_str)
-        .filter(|value| !value.is_empty());
+    let value = parameters.get(name).map(String::as_str);
+    let value = value.filter(|value| !value.is_empty());
     value.ok_or_else(|| ApiError::invalid(format!("Missing required parameter {name}")))
 }
 
@@ -70,7 +68,7 @@ async fn password_auth(
     match found {
         Some(user) if is_match => complete_password_auth(context, client, &user).await,
         // Known and unknown names take the same time.
-        None if !client.settings.prevent_user_existence_errors => Err(ApiError::user_not_found()),
+        None if !client.hides_users() => Err(ApiError::user_not_found()),
         Some(_) | None => Err(ApiError::wrong_password()),
     }
 }
@@ -78,21 +76,17 @@ async fn password_auth(
 /// Returns the response to a correct password: tokens or a challenge, or the error that prevents
 /// both.
 async fn complete_password_auth(context: &PoolContext, client: &AppClient, user: &User) -> Answer {
-    let reason = match user.status {
-        _ if !user.is_enabled => ApiError::user_disabled(),
-        UserStatus::Confirmed => {
-            let result = start_session(context, client, user).await?;
-            return Ok(json!({"AuthenticationResult": result, "ChallengeParameters": {}}));
-        }
+    match user.status {
+        _ if !user.is_enabled => Err(ApiError::user_disabled()),
+        UserStatus::Confirmed => start_session(context, client, user).await,
         UserStatus::ForceChangePassword => {
-            return challenges::require_new_password(context, client, user).await;
+            challenges::require_new_password(context, client, user).await
         }
-        UserStatus::Unconfirmed => ApiError::user_not_confirmed(),
-    };
-    Err(reason)
+        UserStatus::Unconfirmed => Err(ApiError::user_not_confirmed()),
+    }
 }
 
-/// Starts a sign-in with its first refresh token, and issues its tokens. It ends with the next
+/// Starts a sign-in with its first refresh token, and answers with its tokens. It ends with the next
 /// sign-out of the user after `user` was read, such as that of a password reset.
 pub(super) async fn start_session(
     context: &PoolContext,
@@ -100,13 +94,13 @@ pub(super) async fn start_session(
     user: &User,
 ) -> Answer {
     let now = context.clock.now();
-    let lifetime = Duration::from_secs(client.settings.refresh_token_s);
+    let lifetime = Duration::from_secs(REFRESH_TOKEN_S);
     let id = Uuid::new_v4().to_string();
-    let (token, stored) = refresh::new_token(&id)?;
+    let (token, stored) = refresh::new_token(&id);
     let session = Session {
         id: id.clone(),
         pool_id: user.pool_id.clone(),
-        client_id: client.id.clone(),
+        client_id: client.client_id.clone(),
         username: user.username.clone(),
         sub: user.sub.clone(),
         sign_outs: user.sign_outs,
@@ -118,5 +112,5 @@ pub(super) async fn start_session(
     context.store.sessions.put(&id, session.clone()).await?;
     let mut result = issue_tokens(context, client, &session, user)?;
     result["RefreshToken"] = token.into();
-    Ok(result)
+    Ok(json!({"AuthenticationResult": result, "ChallengeParameters": {}}))
 }

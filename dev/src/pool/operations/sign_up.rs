@@ -11,7 +11,7 @@ use uuid::Uuid;
 use super::{Answer, attributes, custom_auth};
 use crate::pool::context::PoolContext;
 use crate::pool::crypto::hash_password;
-use crate::pool::error::{ApiError, ApiResult, ExceptionKind};
+use crate::pool::error::{ApiError, ApiResult};
 use crate::pool::model::{User, UserAttribute, UserPool, UserStatus, check_password};
 
 #[derive(Deserialize)]
@@ -30,20 +30,15 @@ pub(super) struct SignUpRequest {
 pub(super) async fn sign_up(context: &PoolContext, request: SignUpRequest) -> Answer {
     let (client, pool) = context.client(&request.client_id)?;
     client.check_secret_hash(request.secret_hash.as_deref(), &request.username)?;
-    if pool.settings.admin_create_only {
+    if pool.admin_create_user_config.allow_admin_create_user_only {
         return Err(ApiError::not_authorized(
             "SignUp is not permitted for this user pool",
         ));
     }
     attributes::check_client(&pool, &client, &request.user_attributes)?;
     check_password(&request.password)?;
-    let mut user = new_user(context, &pool, &request.username)?;
-    attributes::apply(
-        &pool,
-        &mut user,
-        &with_email_attribute(&pool, &request.username, request.user_attributes),
-    );
-    ensure_name_is_free(context, &pool.id, &request.username)?;
+    let (name, attributes) = (&request.username, request.user_attributes);
+    let mut user = new_user_with(context, &pool, name, attributes)?;
     if let Some(proof) = request.client_metadata.get(SOCIAL_PROOF) {
         custom_auth::confirm_proven(context, &client, &mut user, proof)?;
     }
@@ -57,7 +52,7 @@ pub(super) async fn sign_up(context: &PoolContext, request: SignUpRequest) -> An
 /// `sub`.
 pub(crate) fn new_user(context: &PoolContext, pool: &UserPool, entered: &str) -> ApiResult<User> {
     let sub = Uuid::new_v4().to_string();
-    let username = if pool.settings.email_usernames {
+    let username = if pool.has_email_usernames() {
         if EmailAddress::parse(entered).is_none() {
             return Err(ApiError::invalid("Username should be an email."));
         }
@@ -70,7 +65,6 @@ pub(crate) fn new_user(context: &PoolContext, pool: &UserPool, entered: &str) ->
         pool_id: pool.id.clone(),
         username,
         sub,
-        alias: None,
         status: UserStatus::Unconfirmed,
         is_enabled: true,
         attributes: BTreeMap::new(),
@@ -82,37 +76,32 @@ pub(crate) fn new_user(context: &PoolContext, pool: &UserPool, entered: &str) ->
     })
 }
 
-/// Returns the attributes of the request. If users sign in with their address, `email` is the name
-/// that was entered.
-pub(super) fn with_email_attribute(
+/// Returns a new user with validated attributes, whose name is free. If users sign in with their
+/// address, `email` is the name that was entered.
+pub(super) fn new_user_with(
+    context: &PoolContext,
     pool: &UserPool,
     entered: &str,
-    attributes: Vec<UserAttribute>,
-) -> Vec<UserAttribute> {
-    if !pool.settings.email_usernames {
-        return attributes;
+    mut attributes: Vec<UserAttribute>,
+) -> ApiResult<User> {
+    let mut user = new_user(context, pool, entered)?;
+    if pool.has_email_usernames() {
+        attributes.retain(|attribute| attribute.name != "email");
+        attributes.push(UserAttribute {
+            name: "email".to_owned(),
+            value: entered.to_owned(),
+        });
     }
-    let mut all = vec![UserAttribute {
-        name: "email".into(),
-        value: entered.to_owned(),
-    }];
-    all.extend(
-        attributes
-            .into_iter()
-            .filter(|attribute| attribute.name != "email"),
-    );
-    all
+    attributes::apply(&mut user, &attributes);
+    ensure_name_is_free(context, &pool.id, entered)?;
+    Ok(user)
 }
 
 /// Fails if the name is taken.
-pub(super) fn ensure_name_is_free(
-    context: &PoolContext,
-    pool_id: &str,
-    entered: &str,
-) -> ApiResult {
+fn ensure_name_is_free(context: &PoolContext, pool_id: &str, entered: &str) -> ApiResult {
     match context.find_user(pool_id, entered) {
         Ok(_) => Err(ApiError::new(
-            ExceptionKind::UsernameExists,
+            "UsernameExistsException",
             "An account with the given email already exists.",
         )),
         Err(_) => Ok(()),
@@ -127,14 +116,4 @@ pub(super) async fn add_user(context: &PoolContext, entered: &str, user: &User) 
         Ok(())
     };
     context.store.users.update(&user.id(), add).await
-}
-
-pub(super) fn ensure_unconfirmed(user: &User) -> ApiResult {
-    if user.status == UserStatus::Unconfirmed {
-        return Ok(());
-    }
-    Err(ApiError::not_authorized(format!(
-        "User cannot be confirmed. Current status is {}",
-        user.status.name()
-    )))
 }

@@ -3,10 +3,11 @@
 
 use std::path::PathBuf;
 
+use postern_core::Clock;
 use postern_core::testing::skipped;
 use tokio::process::Command;
 
-use super::harness::{SAMPLE_PROOF_KEY, start_with_system_clock};
+use super::harness::{SAMPLE_PROOF_KEY, start_server};
 
 fn peers_folder() -> PathBuf {
     PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../tests/peers/boto3")
@@ -14,30 +15,21 @@ fn peers_folder() -> PathBuf {
 
 /// Returns whether the part is installed, and reports a skipped test if not.
 fn is_installed(part: &str, test: &str) -> bool {
-    if peers_folder()
-        .join(format!("../../.peers/boto3/{part}.installed"))
-        .exists()
-    {
-        return true;
+    let mark = format!("../../.peers/boto3/{part}.installed");
+    let is_installed = peers_folder().join(mark).exists();
+    if !is_installed {
+        skipped(test, "run tests/peers/boto3/install first");
     }
-    skipped(test, "run tests/peers/boto3/install first");
-    false
+    is_installed
 }
 
 async fn assert_command_succeeds(command: &mut Command) {
-    let output = command
-        .kill_on_drop(true)
-        .output()
-        .await
-        .expect("the peers run");
-    let (lines, errors) = (
-        String::from_utf8_lossy(&output.stdout),
-        String::from_utf8_lossy(&output.stderr),
-    );
-    let failed: Vec<&str> = lines
-        .lines()
-        .filter(|line| line.contains("\"failed\""))
-        .collect();
+    let output = command.kill_on_drop(true).output().await;
+    let output = output.expect("the peers run");
+    let lines = String::from_utf8_lossy(&output.stdout);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    let failed = lines.lines().filter(|line| line.contains("\"failed\""));
+    let failed: Vec<&str> = failed.collect();
     println!("{}", lines.lines().last().unwrap_or_default());
     assert!(output.status.success(), "{}\n{errors}", failed.join("\n"));
 }
@@ -47,7 +39,8 @@ async fn identity_pool_passes_conformance_suite() {
     if !is_installed("python", "our_pool_conforms_without_a_gap") {
         return;
     }
-    let pool = start_with_system_clock().await;
+    // The client signs with it.
+    let pool = start_server(Clock::system()).await;
     let keys = &pool.provisioned;
     assert_command_succeeds(
         Command::new(peers_folder().join("run"))

@@ -1,13 +1,10 @@
 //! CUSTOM_AUTH with the proofs of the authentication service, and SignUp with one.
 
-use std::collections::HashMap;
-
-use aws_sdk_cognitoidentityprovider::operation::initiate_auth::InitiateAuthOutput;
-use aws_sdk_cognitoidentityprovider::types::{AuthFlowType, ChallengeNameType};
 use postern_core::clock::Timestamp;
 use postern_core::identity::{SOCIAL_PROOF, SocialAccount, SocialProofKey, SocialStatement};
+use serde_json::{Value, json};
 
-use super::harness::{EMAIL, PASSWORD, RunningServer, SAMPLE_PROOF_KEY, claims, error_text, start};
+use super::harness::{EMAIL, PASSWORD, RunningServer, SAMPLE_PROOF_KEY, claims, hash, start, text};
 
 const BOB: &str = "bob@example.com";
 
@@ -20,59 +17,47 @@ fn key(number: u8) -> SocialProofKey {
 
 /// A challenge as the authentication service reads it.
 struct Started {
-    session: String,
+    challenge: Value,
     username: String,
     nonce: String,
     account: Option<SocialAccount>,
 }
 
 impl RunningServer {
-    async fn start_custom(&self, name: &str) -> Result<InitiateAuthOutput, String> {
-        let call = self.anonymous.initiate_auth();
-        let call = call.client_id(&self.actor().client_id);
-        let call = call.auth_flow(AuthFlowType::CustomAuth);
-        let hash = self.actor().secret_hash(name).expect("a secret");
-        let call = call.auth_parameters("USERNAME", name);
-        let call = call.auth_parameters("SECRET_HASH", hash);
-        call.send().await.map_err(error_text)
+    async fn start_custom(&self, name: &str) -> Result<Value, String> {
+        self.initiate(self.actor(), "CUSTOM_AUTH", name, "").await
     }
 
     async fn started(&self, name: &str) -> Started {
-        let output = self.start_custom(name).await.expect("a challenge");
-        let named = output.challenge_name();
-        assert_eq!(named, Some(&ChallengeNameType::CustomChallenge));
-        let parameters: &HashMap<_, _> = output.challenge_parameters().expect("parameters");
-        let nonce = parameters["nonce"].clone();
-        let account = key(1).open_account(&parameters["account"], &nonce);
+        let challenge = self.start_custom(name).await.expect("a challenge");
+        assert_eq!(challenge["ChallengeName"], "CUSTOM_CHALLENGE");
+        let parameter = |name: &str| text(&challenge["ChallengeParameters"][name]);
+        let nonce = parameter("nonce");
+        let account = key(1).open_account(&parameter("account"), &nonce);
         Started {
-            session: output.session().expect("a session").to_owned(),
-            username: parameters["USERNAME"].clone(),
+            username: parameter("USERNAME"),
             account: account.expect("sealed with the key"),
             nonce,
+            challenge,
         }
     }
 
     /// Answers with a proof that a key makes for a subject, nonce and client.
     async fn answer(&self, started: &Started, proof: &str) -> Result<String, String> {
-        let username = &started.username;
-        let hash = self.actor().secret_hash(username).expect("a secret");
-        let call = self.anonymous.respond_to_auth_challenge();
-        let call = call.client_id(&self.actor().client_id);
-        let call = call.challenge_name(ChallengeNameType::CustomChallenge);
-        let call = call.session(&started.session);
-        let call = call.challenge_responses("USERNAME", username);
-        let call = call.challenge_responses("SECRET_HASH", hash);
-        let call = call.challenge_responses("ANSWER", proof);
-        let answer = call.send().await.map_err(error_text)?;
-        let result = answer.authentication_result().expect("tokens");
-        let token = claims(result.access_token().expect("an access token"));
-        Ok(token["sub"].as_str().expect("a subject").to_owned())
+        let (actor, username) = (self.actor(), &*started.username);
+        let hash = hash(actor, username);
+        let responses = [
+            ("USERNAME", username),
+            ("SECRET_HASH", &hash),
+            ("ANSWER", proof),
+        ];
+        let answered = self.respond(actor, &started.challenge, responses.into());
+        answered.await.map(|answer| text(&claims(&answer)["sub"]))
     }
 
     fn prove(&self, subject: &str, nonce: &str, age_s: i64) -> String {
         let statement = SocialStatement::SignIn { subject, nonce };
-        let now = self.clock.now();
-        let time = Timestamp(now.0 - 1000 * age_s);
+        let time = Timestamp(self.clock.now().0 - 1000 * age_s);
         key(1).prove(statement, &self.actor().client_id, time)
     }
 }
@@ -107,7 +92,7 @@ async fn proof_signs_in_the_user_of_the_challenge_once() {
         let proof = match case {
             "subject" => pool.prove(&bob, nonce, 0),
             "age" => pool.prove(subject, nonce, 61),
-            "client" => key(1).prove(statement, &pool.service().client_id, now_at),
+            "client" => key(1).prove(statement, &pool.provisioned.service.client_id, now_at),
             "key" => key(2).prove(statement, client, now_at),
             _ => "x".to_owned(),
         };
@@ -116,9 +101,8 @@ async fn proof_signs_in_the_user_of_the_challenge_once() {
         let right = pool.prove(subject, nonce, 0);
         refused(pool.answer(&started, &right).await);
     }
-    pool.sign_in(EMAIL, PASSWORD)
-        .await
-        .expect("the password stays");
+    let kept = pool.sign_in(EMAIL, PASSWORD).await;
+    assert_eq!(claims(&kept)["sub"], *ada, "the password stays");
 }
 
 #[tokio::test]
@@ -129,7 +113,7 @@ async fn unknown_user_gets_a_challenge_that_nobody_answers() {
     let proof = pool.prove("", &nobody.nonce, 0);
     pool.answer(&nobody, &proof).await.expect_err("refused");
     pool.register(EMAIL, PASSWORD).await;
-    pool.set_enabled(EMAIL, false).await;
+    pool.change("AdminDisableUser", EMAIL, json!({})).await;
     let disabled = pool.start_custom(EMAIL).await.expect_err("refused");
     assert_eq!(disabled, "NotAuthorizedException: User is disabled.");
 }
@@ -137,22 +121,23 @@ async fn unknown_user_gets_a_challenge_that_nobody_answers() {
 #[tokio::test]
 async fn proof_of_the_address_confirms_a_new_user() {
     let pool = start().await;
-    let client = pool.actor().client_id.clone();
-    let sign_up = async |proof: String| {
-        let call = pool.anonymous.sign_up().client_id(&client).username(EMAIL);
-        let call = call.password(PASSWORD).client_metadata(SOCIAL_PROOF, proof);
-        let call = call.set_secret_hash(pool.actor().secret_hash(EMAIL));
-        call.send().await.map_err(error_text)
+    let actor = pool.actor();
+    let client = &actor.client_id;
+    let sign_up = async |email| {
+        let statement = SocialStatement::SignUp { email };
+        let proof = key(1).prove(statement, client, pool.clock.now());
+        let body = json!({ "ClientId": client, "SecretHash": hash(actor, EMAIL), "Username": EMAIL,
+            "Password": PASSWORD, "ClientMetadata": { SOCIAL_PROOF: proof } });
+        pool.call("SignUp", body).await
     };
-    let of = |email| key(1).prove(SocialStatement::SignUp { email }, &client, pool.clock.now());
-    let error = sign_up(of(BOB)).await.expect_err("another address");
+    let error = sign_up(BOB).await.expect_err("another address");
     assert!(
         error.starts_with("UserLambdaValidationException"),
         "{error}"
     );
-    let created = sign_up(of(EMAIL)).await.expect("created");
-    assert!(created.user_confirmed());
+    let created = sign_up(EMAIL).await.expect("created");
+    assert_eq!(created["UserConfirmed"], true);
     let account = pool.started(EMAIL).await.account.expect("an account");
     assert!(account.is_verified);
-    assert_eq!(account.subject, created.user_sub());
+    assert_eq!(created["UserSub"], *account.subject);
 }

@@ -1,20 +1,22 @@
 use std::time::Duration;
 
-use super::harness::{EMAIL, PASSWORD, error_text, start};
+use serde_json::json;
+
+use super::harness::{EMAIL, PASSWORD, start};
 
 #[tokio::test]
 async fn refresh_token_expires() {
     let pool = start().await;
     pool.register(EMAIL, PASSWORD).await;
-    let tokens = pool.sign_in(EMAIL, PASSWORD).await.expect("signed in");
+    let tokens = pool.sign_in(EMAIL, PASSWORD).await;
     pool.clock.advance(Duration::from_secs(30 * 86_400));
-    let actor = pool.actor();
-    let secret = actor.client_secret.as_ref().expect("a secret");
-    let call = pool.anonymous.get_tokens_from_refresh_token();
-    let call = call
-        .client_id(&actor.client_id)
-        .client_secret(secret.expose())
-        .set_refresh_token(tokens.refresh_token);
-    let expired = call.send().await.map_err(error_text).expect_err("rejected");
+    let (actor, token) = (
+        pool.actor(),
+        &tokens["AuthenticationResult"]["RefreshToken"],
+    );
+    let body = json!({ "ClientId": actor.client_id, "ClientSecret": actor.client_secret.expose(),
+        "RefreshToken": token });
+    let expired = pool.call("GetTokensFromRefreshToken", body).await;
+    let expired = expired.expect_err("rejected");
     assert_eq!(expired, "NotAuthorizedException: Refresh Token has expired");
 }

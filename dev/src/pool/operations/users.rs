@@ -1,4 +1,4 @@
-//! Operations of an administrator on users.
+//! Operations on users: of an administrator, and of a user on its own account.
 
 use postern_core::Secret;
 use serde::Deserialize;
@@ -9,6 +9,7 @@ use crate::pool::context::PoolContext;
 use crate::pool::crypto::hash_password;
 use crate::pool::error::ApiError;
 use crate::pool::model::{User, UserAttribute, UserStatus, check_password};
+use crate::pool::tokens;
 
 /// A request with a pool id and a username only.
 #[derive(Deserialize)]
@@ -52,11 +53,17 @@ pub(super) struct UpdateAttributesRequest {
 #[derive(Deserialize)]
 #[serde(rename_all = "PascalCase")]
 pub(super) struct SetPasswordRequest {
-    user_pool_id: String,
-    username: String,
+    #[serde(flatten)]
+    user: UserRequest,
     password: String,
     #[serde(default)]
     permanent: bool,
+}
+
+#[derive(Deserialize)]
+#[serde(rename_all = "PascalCase")]
+pub(super) struct AccessTokenRequest {
+    access_token: String,
 }
 
 /// AdminCreateUser. Sends no invitation.
@@ -66,11 +73,8 @@ pub(super) async fn create(context: &PoolContext, request: CreateUserRequest) ->
     if let Some(password) = &request.temporary_password {
         check_password(password)?;
     }
-    let mut user = sign_up::new_user(context, &pool, &request.username)?;
-    let attributes_to_apply =
-        sign_up::with_email_attribute(&pool, &request.username, request.user_attributes);
-    attributes::apply(&pool, &mut user, &attributes_to_apply);
-    sign_up::ensure_name_is_free(context, &pool.id, &request.username)?;
+    let (name, attributes) = (&request.username, request.user_attributes);
+    let mut user = sign_up::new_user_with(context, &pool, name, attributes)?;
     user.status = UserStatus::ForceChangePassword;
     // Without a password, the user has none until one is set.
     if let Some(password) = request.temporary_password {
@@ -157,7 +161,12 @@ pub(super) async fn change(
 pub(super) async fn confirm_sign_up(context: &PoolContext, request: UserRequest) -> Answer {
     let user = context.find_user(&request.user_pool_id, &request.username)?;
     let confirm = |user: &mut User| {
-        sign_up::ensure_unconfirmed(user)?;
+        if user.status != UserStatus::Unconfirmed {
+            let status = json!(user.status);
+            let status = status.as_str().unwrap_or_default();
+            let message = format!("User cannot be confirmed. Current status is {status}");
+            return Err(ApiError::not_authorized(message));
+        }
         user.status = UserStatus::Confirmed;
         Ok(())
     };
@@ -167,27 +176,17 @@ pub(super) async fn confirm_sign_up(context: &PoolContext, request: UserRequest)
 
 /// AdminSetUserPassword. Unlike Cognito, revokes all sign-ins of the user.
 pub(super) async fn set_password(context: &PoolContext, request: SetPasswordRequest) -> Answer {
-    let SetPasswordRequest {
-        user_pool_id,
-        username,
-        password,
-        permanent,
-    } = request;
-    check_password(&password)?;
-    let hash = hash_password(&Secret::new(password)).await?;
+    check_password(&request.password)?;
+    let hash = hash_password(&Secret::new(request.password)).await?;
     let set = |user: &mut User| {
-        if permanent {
+        if request.permanent {
             user.set_password(hash);
         } else {
             set_temporary_password(user, hash);
         }
         user.sign_outs += 1;
     };
-    let user = UserRequest {
-        user_pool_id,
-        username,
-    };
-    change(context, &user, set).await
+    change(context, &request.user, set).await
 }
 
 pub(super) async fn update_attributes(
@@ -196,7 +195,7 @@ pub(super) async fn update_attributes(
 ) -> Answer {
     let pool = context.pool(&request.user.user_pool_id)?;
     attributes::check(&pool, &request.user_attributes)?;
-    let apply = |user: &mut User| attributes::apply(&pool, user, &request.user_attributes);
+    let apply = |user: &mut User| attributes::apply(user, &request.user_attributes);
     change(context, &request.user, apply).await
 }
 
@@ -215,4 +214,19 @@ pub(super) async fn disable(context: &PoolContext, request: UserRequest) -> Answ
 
 pub(super) async fn sign_out(context: &PoolContext, request: UserRequest) -> Answer {
     change(context, &request, |user| user.sign_outs += 1).await
+}
+
+pub(super) async fn get_own(context: &PoolContext, request: AccessTokenRequest) -> Answer {
+    let (client_id, user) = tokens::verify(context, &request.access_token)?;
+    let (client, _) = context.client(&client_id)?;
+    Ok(json!({
+        "Username": user.username,
+        "UserAttributes": user.attribute_list(|name| client.may_read(name)),
+    }))
+}
+
+pub(super) async fn delete_own(context: &PoolContext, request: AccessTokenRequest) -> Answer {
+    let (_, user) = tokens::verify(context, &request.access_token)?;
+    context.store.users.take(&user.id()).await?;
+    Ok(empty_response())
 }
