@@ -16,12 +16,10 @@ use crate::notification::Channel;
 
 /// A telephone number in E.164: `+`, a digit from 1 to 9, and 6 to 14 more.
 #[derive(Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(transparent)]
 pub(crate) struct PhoneNumber(String);
 
 /// An FCM registration token: 1 to 4096 visible ASCII characters.
 #[derive(Clone, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(transparent)]
 pub(crate) struct DeviceToken(String);
 
 /// A Web Push subscription of a browser (W3C Push API). The endpoint is an `https` URL of a public
@@ -45,7 +43,6 @@ pub(crate) struct SubscriptionKeys {
 /// Identifier of a person at the actor service: 1 to 128 of `A-Z a-z 0-9 - _ . : @`, which is a
 /// single path segment.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
-#[serde(transparent)]
 pub(crate) struct ActorId(String);
 
 /// The recipient of a notification.
@@ -63,9 +60,7 @@ pub(crate) enum Recipient {
 #[derive(Clone, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "camelCase")]
 pub(crate) enum Address {
-    /// E-mail.
     Email(EmailAddress),
-    /// SMS.
     Phone(PhoneNumber),
     /// A push message through FCM.
     DeviceToken(DeviceToken),
@@ -98,7 +93,6 @@ debug_as_type_name!(
 // === impl PhoneNumber ===
 
 impl PhoneNumber {
-    /// Parses a number in E.164 format.
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let digits = text.strip_prefix('+')?;
         let is_valid = (7..=15).contains(&digits.len())
@@ -116,7 +110,6 @@ impl PhoneNumber {
 // === impl DeviceToken ===
 
 impl DeviceToken {
-    /// Parses a token.
     pub(crate) fn parse(text: &str) -> Option<Self> {
         let is_valid =
             (1..=4096).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic());
@@ -131,15 +124,10 @@ impl DeviceToken {
 // === impl ActorId ===
 
 impl ActorId {
-    /// Parses an identifier.
     pub(crate) fn parse(text: &str) -> Option<Self> {
-        let is_valid = (1..=128).contains(&text.len())
-            && text
-                .bytes()
-                .all(|byte| byte.is_ascii_alphanumeric() || b"-_.:@".contains(&byte))
-            && text != "."
-            && text != "..";
-        is_valid.then(|| Self(text.to_owned()))
+        let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.:@".contains(&byte);
+        let is_valid = (1..=128).contains(&text.len()) && text.bytes().all(is_allowed);
+        (is_valid && text != "." && text != "..").then(|| Self(text.to_owned()))
     }
 
     pub(crate) fn as_str(&self) -> &str {
@@ -154,12 +142,9 @@ impl PushSubscription {
     pub(crate) fn read(object: &Object<'_>) -> Option<Self> {
         object.has("expirationTime");
         let endpoint = object.required("endpoint", |field| {
-            let url = field.url()?;
-            if is_public_https(&url) {
-                Some(String::from(url))
-            } else {
-                field.reject("endpoint_not_allowed", "must be a public https URL")
-            }
+            let url = Some(field.url()?).filter(is_public_https);
+            let rejected = || field.reject("endpoint_not_allowed", "must be a public https URL");
+            url.map(String::from).or_else(rejected)
         });
         let keys = object.required("keys", |field| {
             field.object(|keys| {
@@ -183,14 +168,15 @@ impl PushSubscription {
     }
 }
 
-/// Decodes a key of this many bytes from base64url, or from base64 as `btoa` writes it.
+/// Decodes base64url, or base64 as `btoa` writes it.
+pub(crate) fn base64_bytes(text: &str) -> Option<Vec<u8>> {
+    let text = text.trim_end_matches('=').replace('+', "-");
+    URL_SAFE_NO_PAD.decode(text.replace('/', "_")).ok()
+}
+
+/// Decodes a key of this many bytes, see [`base64_bytes`].
 pub(crate) fn key_bytes(text: &str, bytes: usize) -> Option<Vec<u8>> {
-    let text = text
-        .trim_end_matches('=')
-        .replace('+', "-")
-        .replace('/', "_");
-    let decoded = URL_SAFE_NO_PAD.decode(text).ok()?;
-    (decoded.len() == bytes).then_some(decoded)
+    base64_bytes(text).filter(|decoded| decoded.len() == bytes)
 }
 
 /// Returns whether a caller may choose this URL: `https`, the default port, and a host name or
@@ -210,9 +196,7 @@ pub(crate) fn is_public_https(url: &Url) -> bool {
 /// address, or an `https` URL, of a public host.
 pub(crate) fn is_public_contact(text: &str) -> bool {
     match text.strip_prefix("mailto:") {
-        Some(text) => {
-            EmailAddress::parse(text).is_some_and(|email| is_public_name(email.parts().1))
-        }
+        Some(text) => EmailAddress::parse(text).is_some_and(|it| is_public_name(it.parts().1)),
         None => Url::parse(text).is_ok_and(|url| is_public_https(&url)),
     }
 }
@@ -276,44 +260,32 @@ impl Recipient {
     /// channel requires.
     pub(crate) fn read(field: &Field<'_>, channel: Option<Channel>) -> Option<Self> {
         let found = field.object(|object| {
-            let found = [
-                object.optional("actorId", |field| {
-                    parsed(field, ActorId::parse).map(Self::ActorId)
-                }),
-                object.optional("email", |field| {
-                    EmailAddress::read(field).map(|a| Address::Email(a).into())
-                }),
-                object.optional("phone", |field| {
-                    parsed(field, PhoneNumber::parse).map(|a| Address::Phone(a).into())
-                }),
-                object.optional("deviceToken", |field| {
-                    parsed(field, DeviceToken::parse).map(|a| Address::DeviceToken(a).into())
-                }),
-                object.optional("subscription", |field| {
-                    field
-                        .object(PushSubscription::read)
-                        .map(|a| Address::Subscription(a).into())
-                }),
-            ];
+            let actor = object.optional("actorId", |field| parsed(field, ActorId::parse));
+            let email = object.optional("email", EmailAddress::read);
+            let phone = object.optional("phone", |field| parsed(field, PhoneNumber::parse));
+            let token = object.optional("deviceToken", |field| parsed(field, DeviceToken::parse));
+            let subscription =
+                object.optional("subscription", |field| field.object(PushSubscription::read));
             let named = ["actorId", "email", "phone", "deviceToken", "subscription"];
+            let (none, several) = (
+                "must name one of actorId, email, phone, deviceToken, subscription",
+                "must name exactly one way to reach the person",
+            );
             match named.into_iter().filter(|name| object.has(name)).count() {
                 1 => {}
-                0 => object.fail(
-                    "missing_field",
-                    "must name one of actorId, email, phone, deviceToken, subscription",
-                ),
-                _ => object.fail(
-                    "ambiguous_recipient",
-                    "must name exactly one way to reach the person",
-                ),
+                0 => object.fail("missing_field", none),
+                _ => object.fail("ambiguous_recipient", several),
             }
-            found.into_iter().flatten().next()
+            let address = email.map(Address::Email).or(phone.map(Address::Phone));
+            let push = token.map(Address::DeviceToken);
+            let address = address.or(push).or(subscription.map(Address::Subscription));
+            actor.map(Self::ActorId).or(address.map(Self::Address))
         })?;
-        match (channel, found.channel()) {
-            (Some(wanted), Some(has)) if wanted != has => field.reject(
-                "recipient_mismatch",
-                format!("does not fit the channel {}", wanted.as_str()),
-            ),
+        match (channel, found.address().map(Address::channel)) {
+            (Some(wanted), Some(has)) if wanted != has => {
+                let detail = format!("does not fit the channel {}", wanted.as_str());
+                field.reject("recipient_mismatch", detail)
+            }
             _ => Some(found),
         }
     }
@@ -338,10 +310,10 @@ impl Recipient {
         }
     }
 
-    /// Returns the channel of the address, or `None` for an actor.
-    pub(crate) fn channel(&self) -> Option<Channel> {
+    /// Returns the address, or `None` for an actor.
+    pub(crate) fn address(&self) -> Option<&Address> {
         match self {
-            Self::Address(address) => Some(address.channel()),
+            Self::Address(address) => Some(address),
             Self::ActorId(_) => None,
         }
     }

@@ -73,8 +73,6 @@ pub const MAX_SHUTDOWN_DURATION: Duration =
 /// for the retirement of the lease.
 const FINAL_WRITE_TIMEOUT: Duration = Duration::from_secs(5);
 
-// === impl App ===
-
 impl App {
     /// Opens the store and the cache, loads the templates, and registers a worker lease. Nothing is
     /// claimed yet. Identity tokens are checked by the clock of the machine; whatever is stored has

@@ -202,23 +202,16 @@ fn read_bodies(field: Field<'_>) -> Option<BodyBudgets> {
 fn read_retention(field: Field<'_>) -> Option<Duration> {
     let wanted = field.typed("duration, at least `40d`").duration()?;
     if wanted < Duration::from_secs(40 * 86_400) {
-        return field.fail(
-            "out_of_range",
-            "must be at least 40d: a notification can be scheduled 30 days ahead",
-        );
+        let detail = "must be at least 40d: a notification can be scheduled 30 days ahead";
+        return field.fail("out_of_range", detail);
     }
     Some(wanted)
 }
 
 fn read_mail_tokens(root: &Object<'_>, env: &Env) -> Option<MailTokens> {
     let key = env.optional_secret(root, KEY_VARIABLE)??;
-    match MailTokens::parse(key.expose()) {
-        Ok(tokens) => Some(tokens),
-        Err(reason) => {
-            root.fail("invalid_format", format!("{KEY_VARIABLE}: {reason}"));
-            None
-        }
-    }
+    let fail = |reason| root.fail("invalid_format", format!("{KEY_VARIABLE}: {reason}"));
+    MailTokens::parse(key.expose()).map_err(fail).ok()
 }
 
 #[cfg(test)]

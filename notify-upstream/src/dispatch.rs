@@ -59,15 +59,10 @@ const POLL_INTERVAL: Duration = Duration::from_secs(1);
 const CLAIM_RETRY_DELAYS: Backoff = Backoff::new(Duration::from_millis(100), POLL_INTERVAL);
 
 /// The dispatcher of one channel.
-#[derive(Debug)]
 pub(crate) struct Dispatcher {
     channel: Channel,
-    store: Store,
-    clock: Clock,
-    workers: Arc<WorkerRegistry>,
+    context: DispatchContext,
     channel_state: Arc<ChannelState>,
-    runner: Arc<AttemptRunner>,
-    metrics: NotifyMetrics,
     throttle: ThrottleController,
     heads: [LaneHead; Lane::PER_CHANNEL],
     /// The user whose turn was the last of each lane; empty before the first.
@@ -75,21 +70,15 @@ pub(crate) struct Dispatcher {
 }
 
 /// The dependencies of intake and dispatch.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(crate) struct DispatchContext {
-    /// The store.
     pub(crate) store: Store,
-    /// The clock.
     pub(crate) clock: Clock,
-    /// The generator of orders and identifiers.
     pub(crate) sequence: Arc<OrderSequence>,
-    /// The worker leases of this process.
     pub(crate) workers: Arc<WorkerRegistry>,
     /// The state shared by intake and dispatch.
     pub(crate) dispatch_state: Arc<DispatchState>,
-    /// The runner of delivery attempts.
     pub(crate) runner: Arc<AttemptRunner>,
-    /// The metrics.
     pub(crate) metrics: NotifyMetrics,
 }
 
@@ -134,16 +123,11 @@ impl DispatchContext {
 // === impl Dispatcher ===
 
 impl Dispatcher {
-    /// Creates a dispatcher that knows of no rows.
     pub(crate) fn new(channel: Channel, context: &DispatchContext) -> Self {
         Self {
             channel,
-            store: context.store.clone(),
-            clock: context.clock.clone(),
-            workers: Arc::clone(&context.workers),
+            context: context.clone(),
             channel_state: Arc::clone(context.dispatch_state.channel(channel)),
-            runner: Arc::clone(&context.runner),
-            metrics: context.metrics.clone(),
             throttle: ThrottleController::new(context.clock.clone()),
             heads: [LaneHead::new(); Lane::PER_CHANNEL],
             last_users: Default::default(),
@@ -172,7 +156,9 @@ impl Dispatcher {
             match outcome.await {
                 Ok(_) => delays.reset(),
                 Err(error) => {
-                    self.metrics.oldest_unknown(self.channel);
+                    for lane in Lane::of(self.channel) {
+                        self.context.metrics.oldest(lane, f64::NAN);
+                    }
                     postern_core::log_outage!("database", channel = self.channel.as_str(), %error, "claim failed");
                     delays.wait(&shutdown).await;
                 }
@@ -181,22 +167,20 @@ impl Dispatcher {
     }
 
     /// Finds the oldest row of each lane that can be claimed.
-    ///
-    /// # Errors
-    /// The store is unavailable or rejects the statement.
     pub(crate) async fn poll(&mut self) -> Result<(), StoreError> {
-        let dead = self.workers.dead();
+        let dead = self.context.workers.dead();
         let lanes = Lane::of(self.channel);
-        let permits = self.channel_state.permits();
+        let permits = &self.channel_state.permits;
         let full = lanes.map(|lane| permits.user_turns(lane).0).concat();
-        let found = self.store.lane_heads(&lanes, &dead, &full).await?;
-        let now = self.clock.now();
+        let found = self.context.store.lane_heads(&lanes, &dead, &full).await?;
+        let now = self.context.clock.now();
         for lane in lanes {
             let order = found.iter().find(|(of, _)| *of == lane);
             let head = &mut self.heads[lane.index()];
             head.set(order.map(|(_, order)| *order), now);
             let age = head.age(now);
-            self.metrics.oldest(lane, age.unwrap_or_default());
+            let age_s = age.unwrap_or_default().as_secs_f64();
+            self.context.metrics.oldest(lane, age_s);
             if age.is_some() {
                 self.channel_state.mark_waiting(lane);
             }
@@ -213,12 +197,23 @@ impl Dispatcher {
     pub(crate) async fn claim_available(&mut self) -> Result<usize, StoreError> {
         let mut claimed = 0;
         for _ in 0..MAX_CLAIMS_PER_PASS {
-            if self.runner.stop.is_cancelled() || !self.workers.may_start(&self.workers.current()) {
+            if self.context.runner.stop.is_cancelled()
+                || !self
+                    .context
+                    .workers
+                    .may_start(&self.context.workers.current())
+            {
                 return Ok(claimed);
             }
             // With an open circuit breaker, rows stay in the queue with their order and their
             // attempts. With a half-open one, a single row becomes the probe.
-            let max_rows = match self.runner.executor.providers.breaker_state(self.channel) {
+            let max_rows = match self
+                .context
+                .runner
+                .executor
+                .providers
+                .breaker_state(self.channel)
+            {
                 BreakerState::Closed => CLAIM_BATCH_SIZE,
                 BreakerState::HalfOpen => 1,
                 BreakerState::Open(_) => return Ok(claimed),
@@ -229,7 +224,7 @@ impl Dispatcher {
             let jobs = self.claim(turn.lane, permits).await?;
             let count = jobs.len();
             claimed += count;
-            self.runner.start_all(jobs).await;
+            self.context.runner.start_all(jobs).await;
             if max_rows == 1 && count == 1 {
                 return Ok(claimed);
             }
@@ -241,15 +236,14 @@ impl Dispatcher {
     /// Returns the next lane to claim from, with at most `max_rows` permits.
     fn next_turn(&self, max_rows: usize) -> Option<(LaneTurn, Vec<ChannelPermit>)> {
         let waiting = self.channel_state.waiting();
-        let now = self.clock.now();
+        let now = self.context.clock.now();
         let backlogs = Lane::of(self.channel).map(|lane| LaneBacklog {
             lane,
             waiting: waiting[lane.index()],
             age: self.heads[lane.index()].age(now),
         });
-        self.channel_state
-            .permits()
-            .take_for(&plan_turns(&backlogs, self.throttle.state()), max_rows)
+        let turns = plan_turns(&backlogs, self.throttle.state);
+        self.channel_state.permits.take_for(&turns, max_rows)
     }
 
     /// Claims a row for each permit, in order: of services, and at most one of each user in turn.
@@ -258,11 +252,11 @@ impl Dispatcher {
         lane: Lane,
         permits: Vec<ChannelPermit>,
     ) -> Result<Vec<DeliveryJob>, StoreError> {
-        let began = self.clock.now();
+        let began = self.context.clock.now();
         let signals = self.channel_state.signals(lane);
-        let worker = self.workers.current();
-        let dead = self.workers.dead();
-        let (full, reserved) = self.channel_state.permits().user_turns(lane);
+        let worker = self.context.workers.current();
+        let dead = self.context.workers.dead();
+        let (full, reserved) = self.channel_state.permits.user_turns(lane);
         let last_user = &mut self.last_users[lane.index()];
         let claim = Claim {
             lane,
@@ -270,18 +264,13 @@ impl Dispatcher {
             for_users: reserved.min(permits.len()),
             full: &full,
             last_user,
-            worker: worker.id(),
+            worker: worker.id,
             dead: &dead,
             now: began,
         };
-        let rows = match self.store.claim(&claim).await {
-            Ok(rows) => rows,
-            Err(error) => {
-                self.workers.mark_suspect(&worker);
-                return Err(error);
-            }
-        };
-        let now = self.clock.now();
+        let rows = self.context.store.claim(&claim).await;
+        let rows = rows.inspect_err(|_| self.context.workers.mark_suspect(&worker))?;
+        let now = self.context.clock.now();
         self.throttle.record_claim(now.since(began));
         let is_user = |row: &&Claimed| Principal::is_user(&row.record.creator);
         let user = rows.iter().filter(is_user).map(|row| &row.record.creator);
@@ -314,20 +303,21 @@ impl Dispatcher {
 
     fn update_throttle(&mut self) {
         let waiting = self.channel_state.waiting();
-        let now = self.clock.now();
-        let oldest = Lane::of(self.channel)
-            .into_iter()
-            .filter(|lane| lane.priority != Priority::Low && waiting[lane.index()])
+        let now = self.context.clock.now();
+        let is_counted = |lane: &Lane| lane.priority != Priority::Low && waiting[lane.index()];
+        let counted = Lane::of(self.channel).into_iter().filter(is_counted);
+        let oldest = counted
             .filter_map(|lane| self.heads[lane.index()].wait(now))
             .max();
-        let breaker = self.runner.executor.providers.breaker_state(self.channel);
-        let is_paused = self.runner.executor.providers.is_paused(self.channel);
+        let providers = &self.context.runner.executor.providers;
+        let breaker = providers.breaker_state(self.channel);
+        let is_paused = providers.is_paused(self.channel);
         let next_probe = match breaker {
             BreakerState::Closed => None,
             BreakerState::HalfOpen => Some(now),
             BreakerState::Open(left) => Some(now.plus(left)),
         };
-        let (before, oldest) = (self.throttle.state(), oldest.unwrap_or_default());
+        let (before, oldest) = (self.throttle.state, oldest.unwrap_or_default());
         let low_throttle = self.throttle.update(oldest, breaker);
         if low_throttle != before {
             log_throttle(self.channel, low_throttle, oldest, breaker);
@@ -337,9 +327,9 @@ impl Dispatcher {
             next_probe_at: next_probe.filter(|_| !is_paused),
             is_paused,
         });
-        let metric = &self.metrics.events.low_throttle;
+        let metric = &self.context.metrics.events.low_throttle;
         let metric = metric.with_label_values(&[self.channel.as_str()]);
-        metric.set(low_throttle.code().into());
+        metric.set(low_throttle.code());
     }
 }
 

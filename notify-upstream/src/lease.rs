@@ -17,7 +17,6 @@ use crate::store::{Store, StoreError};
 
 /// Interval of lease renewal, which also finds dead workers.
 const RENEW_INTERVAL: Duration = Duration::from_millis(2500);
-/// Delays of expedited steps.
 const EXPEDITED_STEP_DELAYS: Backoff =
     Backoff::new(Duration::from_millis(100), Duration::from_millis(250));
 /// Time without renewal after which a worker is dead and its rows are taken over.
@@ -32,7 +31,8 @@ const DEAD_WORKER_RETENTION: Duration = Duration::from_secs(3600);
 /// reference.
 #[derive(Debug)]
 pub(crate) struct WorkerLease {
-    id: i64,
+    /// The identifier in the store.
+    pub(crate) id: i64,
     suspect: AtomicBool,
     lost: AtomicBool,
 }
@@ -81,11 +81,6 @@ impl WorkerLease {
             suspect: AtomicBool::new(false),
             lost: AtomicBool::new(false),
         })
-    }
-
-    /// Returns the identifier in the store.
-    pub(crate) fn id(&self) -> i64 {
-        self.id
     }
 }
 
@@ -259,20 +254,14 @@ impl WorkerRegistry {
 
     /// Deletes workers that have been dead for [`DEAD_WORKER_RETENTION`] and hold no rows, and
     /// returns their number.
-    ///
-    /// # Errors
-    /// The store is unavailable.
     pub(crate) async fn delete_dead_workers(&self) -> Result<u64, StoreError> {
         let now = self.clock.now();
-        let long_ago =
-            Timestamp(now.0 - i64::try_from(DEAD_WORKER_RETENTION.as_millis()).unwrap_or(0));
+        let retention_ms = i64::try_from(DEAD_WORKER_RETENTION.as_millis()).unwrap_or(0);
+        let long_ago = Timestamp(now.0 - retention_ms);
         self.store.delete_dead_workers(long_ago).await
     }
 
     /// Registers workers that hold rows without being registered, so that their rows are taken over.
-    ///
-    /// # Errors
-    /// The store is unavailable.
     pub(crate) async fn register_holders(&self) -> Result<u64, StoreError> {
         self.store.register_holders(self.lease_now()).await
     }

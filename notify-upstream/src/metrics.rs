@@ -15,7 +15,7 @@ use serde_json::{Value, json};
 use crate::notification::{Channel, Lane, Priority};
 use crate::store::{ResultKind, ResultRow};
 
-/// The outcomes of calls, in the order of [`ProviderCallMetrics::calls`].
+/// The names of `CallOutcome`, in the order of [`ProviderCallMetrics::calls`].
 pub(crate) const CALL_OUTCOMES: [&str; 3] = ["ok", "refused", "failed"];
 
 /// The metrics of this service. Clones share them.
@@ -149,8 +149,8 @@ impl NotifyMetrics {
     }
 
     /// Records an accepted notification.
-    pub(crate) fn accepted(&self, channel: Channel, priority: Priority, took: Duration) {
-        let (channel, priority) = (channel.as_str(), priority.as_str());
+    pub(crate) fn accepted(&self, lane: Lane, took: Duration) {
+        let (channel, priority) = (lane.channel.as_str(), lane.priority.as_str());
         let accepted = self.events.accepted.with_label_values(&[channel, priority]);
         accepted.inc();
         let seconds = self.events.accept_seconds.with_label_values(&[priority]);
@@ -170,28 +170,15 @@ impl NotifyMetrics {
 
     /// Records the number of rows in a lane.
     pub(crate) fn depth(&self, lane: Lane, rows: i64) {
-        self.events
-            .depth
-            .with_label_values(&lane_labels(lane))
-            .set(rows);
+        let depth = &self.events.depth;
+        depth.with_label_values(&lane_labels(lane)).set(rows);
     }
 
-    /// Records the age of the oldest waiting row of a lane.
-    pub(crate) fn oldest(&self, lane: Lane, age: Duration) {
-        self.events
-            .oldest
-            .with_label_values(&lane_labels(lane))
-            .set(age.as_secs_f64());
-    }
-
-    /// Records that the lanes of a channel cannot be read, until a scan succeeds.
-    pub(crate) fn oldest_unknown(&self, channel: Channel) {
-        for lane in Lane::of(channel) {
-            self.events
-                .oldest
-                .with_label_values(&lane_labels(lane))
-                .set(f64::NAN);
-        }
+    /// Records the age in seconds of the oldest waiting row of a lane; NaN while the lane cannot be
+    /// read.
+    pub(crate) fn oldest(&self, lane: Lane, age_s: f64) {
+        let oldest = &self.events.oldest;
+        oldest.with_label_values(&lane_labels(lane)).set(age_s);
     }
 }
 
@@ -213,12 +200,8 @@ fn attempt_labels(lane: Lane, result: &ResultRow) -> [&str; 4] {
         ResultKind::Lost => "lost",
     };
     let provider = result.provider.as_deref().unwrap_or("none");
-    [
-        lane.channel.as_str(),
-        provider,
-        outcome,
-        result.code.as_deref().unwrap_or("ok"),
-    ]
+    let code = result.code.as_deref().unwrap_or("ok");
+    [lane.channel.as_str(), provider, outcome, code]
 }
 
 // === impl ProviderCallMetrics ===

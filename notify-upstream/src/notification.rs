@@ -15,7 +15,7 @@ pub(crate) use sequence::OrderSequence;
 /// A way to reach a recipient.
 ///
 /// A channel is declared in one place: here, with its stable code and its name (see the table
-/// below), and as a field of `PerChannel`. Every other use is a `match` that the compiler checks.
+/// below). Every other use is a `match` that the compiler checks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) enum Channel {
     /// E-mail over SMTP or the API of a provider.
@@ -42,9 +42,7 @@ pub(crate) enum Priority {
 /// A first-in-first-out queue: one channel, one priority, and either first attempts or retries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Lane {
-    /// The channel.
     pub channel: Channel,
-    /// The priority.
     pub priority: Priority,
     /// Whether the lane holds retries. They have a share of the permits of their own.
     pub retry: bool,
@@ -52,11 +50,7 @@ pub(crate) struct Lane {
 
 /// One value for each channel.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct PerChannel<T> {
-    email: T,
-    sms: T,
-    push: T,
-}
+pub(crate) struct PerChannel<T>([T; Channel::ALL.len()]);
 
 /// The identifier of a notification: a UUIDv7, so that identifiers sort by time of acceptance and
 /// old ones can be deleted by them. The time is that of the database.
@@ -160,30 +154,18 @@ impl Priority {
 
 impl<T> PerChannel<T> {
     /// Creates the values of all channels with `value`.
-    pub(crate) fn from_fn(mut value: impl FnMut(Channel) -> T) -> Self {
-        Self {
-            email: value(Channel::Email),
-            sms: value(Channel::Sms),
-            push: value(Channel::Push),
-        }
+    pub(crate) fn from_fn(value: impl FnMut(Channel) -> T) -> Self {
+        Self(Channel::ALL.map(value))
     }
 
     /// Returns the value of `channel`.
     pub(crate) const fn get(&self, channel: Channel) -> &T {
-        match channel {
-            Channel::Email => &self.email,
-            Channel::Sms => &self.sms,
-            Channel::Push => &self.push,
-        }
+        &self.0[channel as usize]
     }
 
     /// Returns the value of `channel` for modification.
     pub(crate) const fn get_mut(&mut self, channel: Channel) -> &mut T {
-        match channel {
-            Channel::Email => &mut self.email,
-            Channel::Sms => &mut self.sms,
-            Channel::Push => &mut self.push,
-        }
+        &mut self.0[channel as usize]
     }
 }
 
@@ -193,7 +175,6 @@ impl<T> PerChannel<T> {
 const CODES_PER_CHANNEL: i16 = 8;
 
 impl Lane {
-    /// Number of lanes of one channel.
     pub(crate) const PER_CHANNEL: usize = Priority::ALL.len() * 2;
 
     /// Returns the lane of first attempts.

@@ -25,8 +25,6 @@ const ADMIN_GROUP: &str = "admin";
 /// Prefix of `creator` for users.
 const USER_PREFIX: &str = "user:";
 
-// === impl Principal ===
-
 impl Principal {
     /// Creates the principal of a verified caller. Users of `actor_issuer` are actors. Service
     /// names are unique, because they belong to one issuer.

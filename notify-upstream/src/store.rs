@@ -19,7 +19,8 @@
 //! Each statement has one text for both databases; what differs is in [`dialect`]. Rows of a batch
 //! are one parameter, so that a batch of any size is one statement.
 //!
-//! Rows and queries enter; snapshots and claims leave. Depends on `notification` and `address`.
+//! Rows and queries enter; snapshots and claims leave. Every function fails if the database is
+//! unavailable or rejects the statement. Depends on `notification` and `address`.
 
 mod accept;
 mod claim;

@@ -22,7 +22,7 @@ use serde_json::{Map, Value, json};
 pub(crate) use load::fingerprint;
 pub(crate) use name::{Locale, TemplateName};
 pub(crate) use render::{MessageContent, RenderError};
-pub(crate) use user_text::VariableAuthor;
+pub(crate) use user_text::{TextMistake, VariableAuthor};
 
 use crate::notification::{Channel, PerChannel};
 
@@ -63,7 +63,7 @@ pub(crate) struct TemplateSettings {
 }
 
 /// The parts of one channel and locale.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 struct TemplateVariant {
     parts: BTreeSet<TemplatePart>,
     /// Paths of the variables that the parts use and that are not optional.
@@ -83,10 +83,10 @@ enum TemplatePart {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct FoundTemplate<'a> {
     templates: &'a Templates,
-    settings: &'a Arc<TemplateSettings>,
+    pub(crate) settings: &'a Arc<TemplateSettings>,
     name: &'a TemplateName,
     channel: Channel,
-    locale: &'a Locale,
+    pub(crate) locale: &'a Locale,
     variant: &'a TemplateVariant,
 }
 
@@ -104,10 +104,8 @@ impl Templates {
         channel: Channel,
         wanted: Option<&Locale>,
     ) -> Result<FoundTemplate<'_>, &'static str> {
-        let (name, template) = self
-            .by_name
-            .get_key_value(name)
-            .ok_or("there is no template of this name")?;
+        let template = self.by_name.get_key_value(name);
+        let (name, template) = template.ok_or("there is no template of this name")?;
         let of = |locale: &Locale| template.variants.get_key_value(&(channel, locale.clone()));
         let found = wanted
             .and_then(|locale| of(locale).or_else(|| of(&locale.without_region())))
@@ -126,14 +124,10 @@ impl Templates {
 
     /// Returns warnings about variables that differ between the parts of a template.
     pub(crate) fn warnings(&self) -> impl Iterator<Item = (&str, &String)> {
-        let warnings = |(name, template)| {
-            let (name, template): (&TemplateName, &Template) = (name, template);
-            template
-                .lonely_variables
-                .iter()
-                .map(|text| (name.as_str(), text))
-        };
-        self.by_name.iter().flat_map(warnings)
+        self.by_name.iter().flat_map(|(name, template)| {
+            let warnings = template.lonely_variables.iter();
+            warnings.map(|text| (name.as_str(), text))
+        })
     }
 
     /// Returns whether a template has a variant for a channel.
@@ -145,11 +139,8 @@ impl Templates {
     /// Describes all templates, by name, for operators.
     pub(crate) fn descriptions(&self) -> Vec<Value> {
         let variant = |((channel, locale), variant): (&(Channel, Locale), &TemplateVariant)| {
-            json!({
-                "channel": channel.as_str(),
-                "locale": locale.as_str(),
-                "variables": variant.required,
-            })
+            let (channel, locale) = (channel.as_str(), locale.as_str());
+            json!({"channel": channel, "locale": locale, "variables": variant.required})
         };
         let describe = |(name, template): (&TemplateName, &Template)| {
             json!({
@@ -170,7 +161,6 @@ impl Templates {
         template.map_or(Some(name), |template| template.settings.category.as_deref())
     }
 
-    /// Returns all categories.
     pub(crate) fn categories(&self) -> BTreeSet<&str> {
         let templates = self.by_name.values();
         templates
@@ -178,7 +168,6 @@ impl Templates {
             .collect()
     }
 
-    /// Returns the number of templates.
     pub(crate) fn len(&self) -> usize {
         self.by_name.len()
     }
@@ -187,26 +176,11 @@ impl Templates {
 // === impl FoundTemplate ===
 
 impl FoundTemplate<'_> {
-    pub(crate) fn version(&self) -> u32 {
-        self.settings.version
-    }
-
-    pub(crate) fn settings(&self) -> &Arc<TemplateSettings> {
-        self.settings
-    }
-
-    pub(crate) fn locale(&self) -> &Locale {
-        self.locale
-    }
-
     /// Returns the paths of the required variables that are absent or `null`.
     pub(crate) fn missing(&self, variables: &Map<String, Value>) -> Vec<String> {
-        self.variant
-            .required
-            .iter()
-            .filter(|path| !is_present(path, variables))
-            .cloned()
-            .collect()
+        let required = self.variant.required.iter();
+        let missing = required.filter(|path| !is_present(path, variables));
+        missing.cloned().collect()
     }
 }
 

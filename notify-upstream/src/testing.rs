@@ -14,11 +14,8 @@ use tokio_util::sync::CancellationToken;
 use arc_swap::ArcSwap;
 use postern_core::clock::Timestamp;
 use postern_core::email::EmailAddress;
-use postern_core::identity::{IdentityConfig, Pool};
 use postern_core::testing::assert_members;
-use postern_core::token::TokenLimits;
 use postern_core::{Clock, Problem};
-use postern_service::calls::{ServiceClient, ServiceTokens};
 use postern_service::http::BudgetPermit;
 use postern_store::cache::Cache;
 use postern_store::database::Database;
@@ -26,19 +23,16 @@ use postern_store::database::testing::{self, TestDatabase};
 use sqlx::{AssertSqlSafe, Executor};
 
 use crate::address::Address;
-use crate::delivery::actors::{ActorClient, UserAddressPolicy};
+use crate::delivery::actors::ActorClient;
 use crate::delivery::attempt::AttemptExecutor;
-use crate::delivery::pool::{
-    PooledProvider, PriorityLimiter, ProviderCircuitBreaker, ProviderPool, ProviderStatus,
-    ShareLimiter,
-};
-use crate::delivery::provider::{ErrorCodeTable, OutgoingMessage, Provider};
+use crate::delivery::mail_token::MailTokens;
+use crate::delivery::provider::{OutgoingMessage, Provider};
 use crate::delivery::suppression::Suppression;
 use crate::delivery::unverified::UnverifiedQuota;
 use crate::dispatch::{AttemptRunner, DispatchContext, DispatchState, Dispatcher, ResultWriter};
 use crate::housekeeping::{DelayedRowMover, ProviderPauses};
 use crate::intake::group_commit::{AcceptedNotification, GroupCommitter, SubmissionQueue};
-use crate::intake::request::{IdempotencyKey, NotificationRequest, ValidatedRequest};
+use crate::intake::request::{NotificationRequest, ValidatedRequest};
 use crate::lease::{LeaseClock, WorkerRegistry};
 use crate::metrics::NotifyMetrics;
 use crate::notification::OrderSequence;
@@ -46,9 +40,10 @@ use crate::notification::{Channel, Lane, NotificationId, Order, PerChannel, Prio
 use crate::principal::Principal;
 use crate::status::view::StatusView;
 use crate::store::row::ReceiptKind;
-use crate::store::{NewNotification, ProviderReport, Record, Store};
+use crate::store::{NewNotification, ProviderPause, ProviderReport, Record, Store};
 use crate::templates::{Locale, MessageContent, TemplateName, Templates};
-use crate::testing::script::ProviderScript;
+use crate::testing::actor_service::unreachable_actors;
+use crate::testing::script::{ProviderScript, email_pool, pooled};
 
 /// Deadline of commits and statements in tests, which a busy disk does not exceed.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -78,6 +73,15 @@ pub(crate) struct TestReplica {
 /// Returns the result of a call that must succeed.
 pub(crate) async fn ok<T, E: std::fmt::Debug>(call: impl Future<Output = Result<T, E>>) -> T {
     call.await.expect("the call succeeds")
+}
+
+/// Serves the routes, and returns their URL.
+pub(crate) async fn serve(router: axum::Router) -> String {
+    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await;
+    let listener = listener.expect("port");
+    let url = format!("http://{}", listener.local_addr().expect("address"));
+    tokio::spawn(async move { axum::serve(listener, router).await });
+    url
 }
 
 /// Returns a service as a caller.
@@ -165,6 +169,32 @@ pub(crate) fn receipt(id: NotificationId, event_id: &str, kind: ReceiptKind) -> 
     }
 }
 
+pub(crate) fn mailbox(address: &str) -> Address {
+    Address::Email(EmailAddress::parse(address).expect("address"))
+}
+
+pub(crate) fn mail_tokens() -> MailTokens {
+    MailTokens::parse(&"A".repeat(44)).expect("a key")
+}
+
+/// Returns a pause of a provider by the operator `ada`.
+pub(crate) fn pause_of(provider: &str) -> ProviderPause {
+    ProviderPause {
+        provider: provider.to_owned(),
+        operator: "ada".to_owned(),
+        at: START,
+        reason: None,
+    }
+}
+
+/// Asserts that the exported metrics have this line.
+pub(crate) fn assert_metric(metrics: &NotifyMetrics, line: &str) {
+    let families = metrics.registry.gather();
+    let text = prometheus::TextEncoder::new().encode_to_string(&families);
+    let text = text.expect("metrics");
+    assert!(text.lines().any(|it| it == line), "{line} is not in {text}");
+}
+
 /// Returns a message to send, for a provider.
 pub(crate) fn outgoing<'a>(to: &'a Address, content: &'a MessageContent) -> OutgoingMessage<'a> {
     OutgoingMessage {
@@ -184,14 +214,18 @@ pub(crate) fn templates() -> Templates {
         .expect("the shipped templates are valid")
 }
 
-/// Returns one template of the given files.
-pub(crate) fn templates_of(name: &str, files: &[(&str, &str)]) -> Templates {
+/// Loads one template of the given files.
+pub(crate) fn load_template(name: &str, files: &[(&str, &str)]) -> Result<Templates, String> {
     let folder = tempfile::tempdir().expect("a temporary folder");
     std::fs::create_dir_all(folder.path().join(name)).expect("a folder");
     for (file, text) in files {
         std::fs::write(folder.path().join(name).join(file), text).expect("a file");
     }
-    Templates::load(folder.path(), Locale::parse("en").expect("tag")).expect("valid templates")
+    Templates::load(folder.path(), Locale::parse("en").expect("tag"))
+}
+
+pub(crate) fn templates_of(name: &str, files: &[(&str, &str)]) -> Templates {
+    load_template(name, files).expect("valid templates")
 }
 
 /// Returns the template `welcome` for e-mail with additional settings.
@@ -204,28 +238,6 @@ pub(crate) fn welcome_with(settings: &str) -> Templates {
         ("email.en.txt", words),
     ];
     templates_of("welcome", &files)
-}
-
-fn identity() -> IdentityConfig {
-    let pool = |id: &str| Pool {
-        pool_id: id.to_owned(),
-        client_id: "c".to_owned(),
-        client_secret: None,
-        issuer: format!("http://127.0.0.1:9/{id}"),
-        issuer_alias: None,
-        jwks_url: format!("http://127.0.0.1:9/{id}/jwks")
-            .parse()
-            .expect("URL"),
-    };
-    IdentityConfig {
-        region: "us-west-2".to_owned(),
-        endpoint: None,
-        actor: pool("actor"),
-        service: pool("service"),
-        issuers: Vec::new(),
-        token_limits: TokenLimits::default(),
-        service_account: None,
-    }
 }
 
 impl TestReplica {
@@ -266,8 +278,8 @@ impl TestReplica {
         permits: usize,
     ) -> (Self, ProviderScript) {
         let (script, other) = (ProviderScript::default(), ProviderScript::default());
-        script.support_all_except("@other.example");
-        other.support_only("@other.example");
+        script.support("@other.example", false);
+        other.support("@other.example", true);
         let providers = [&script, &other].map(|it| (Provider::Script(it.clone()), 1000));
         let actors = unreachable_actors(clock);
         let replica = Self::with(store, clock, permits, script, providers.into(), actors);
@@ -284,23 +296,13 @@ impl TestReplica {
         actors: ActorClient,
     ) -> Self {
         let metrics = NotifyMetrics::new();
-        let pooled = |(provider, concurrency)| PooledProvider {
-            name: "script".to_owned(),
-            provider,
-            weight: 1,
-            limiter: PriorityLimiter::new(concurrency, None),
-            shares: ShareLimiter::new(concurrency),
-            breaker: ProviderCircuitBreaker::new(clock.clone()),
-            status: ProviderStatus::new(Channel::Email, "script", &metrics),
-        };
-        let providers = providers.into_iter().map(pooled).collect();
+        let pooled =
+            |(provider, concurrency)| pooled("script", (provider, 1), concurrency, clock, &metrics);
+        let pool = Arc::new(email_pool(providers.into_iter().map(pooled).collect()));
         let (store, clock) = (store.clone(), clock.clone());
         let permits = PerChannel::from_fn(|_| permits);
         let dispatch_state = Arc::new(DispatchState::new(&permits, &permits));
         let stop = CancellationToken::new();
-        let mut channels = PerChannel::default();
-        *channels.get_mut(Channel::Email) = providers;
-        let pool = Arc::new(ProviderPool::new(channels, ErrorCodeTable::shipped()));
         let pauses = ProviderPauses::new(
             store.clone(),
             Arc::clone(&pool),
@@ -371,7 +373,7 @@ impl TestReplica {
         key: Option<&str>,
     ) -> Result<AcceptedNotification, Problem> {
         let submissions = self.submissions.clone();
-        let key = key.and_then(IdempotencyKey::parse);
+        let key = key.map(str::to_owned);
         let answer = tokio::spawn(async move {
             submissions
                 .submit(&principal, draft, key, BudgetPermit::default())
@@ -438,7 +440,6 @@ impl TestReplica {
         self.step().await;
     }
 
-    /// Returns the status of a notification.
     pub(crate) async fn status(&self, id: NotificationId) -> serde_json::Value {
         self.view(id).await["status"].take()
     }
@@ -452,28 +453,11 @@ impl TestReplica {
     }
 }
 
-/// Returns a client of the actor service at `base` with tokens of these pools.
-pub(crate) fn actors(base: &str, identity: &IdentityConfig, clock: &Clock) -> ActorClient {
-    let tokens = ServiceTokens::new(identity, clock.clone());
-    let calls = ServiceClient::new(tokens, postern_service::calls::http_client());
-    let own = UserAddressPolicy {
-        anyone: false,
-        unverified: PerChannel::default(),
-    };
-    let (base, metrics) = (base.parse().expect("URL"), NotifyMetrics::new());
-    ActorClient::new(base, calls, own, &metrics.dependencies)
-}
-
-pub(crate) fn unreachable_actors(clock: &Clock) -> ActorClient {
-    actors("http://127.0.0.1:9", &identity(), clock)
-}
-
 /// Returns a valid e-mail notification.
 pub(crate) fn draft(priority: Priority) -> ValidatedRequest {
-    let address = EmailAddress::parse("ada@example.com").expect("address");
     let request = NotificationRequest {
         channel: Channel::Email,
-        recipient: Address::Email(address).into(),
+        recipient: mailbox("ada@example.com").into(),
         template: TemplateName::parse("welcome").expect("name"),
         variables: std::iter::once(("name".to_owned(), "Ada".into())).collect(),
         locale: None,

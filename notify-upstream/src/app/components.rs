@@ -47,7 +47,10 @@ pub(super) fn build_providers(
     clock: &Clock,
     metrics: &NotifyMetrics,
 ) -> Result<(Arc<ProviderPool>, Arc<[ProviderDescription]>), Exit> {
-    let descriptions = config.providers.iter().map(ProviderDescription::of);
+    let descriptions = config
+        .providers
+        .iter()
+        .map(|provider| provider.description.clone());
     let descriptions = descriptions.collect();
     let providers = std::mem::take(&mut config.providers);
     let permits = &config.queue.permits();
@@ -122,16 +125,11 @@ pub(super) fn warn_without_mail_tokens(config: &Config) {
 /// Returns the first e-mail provider that is configured for unsubscribe links or delivery reports
 /// although the key for their tokens is missing.
 pub(crate) fn provider_without_mail_tokens(config: &Config) -> Option<&str> {
-    let needs = |pooled: &&ProviderConfig| match &pooled.provider {
-        ProviderSettings::Smtp(smtp) => smtp.unsubscribe.is_some() || smtp.return_path.is_some(),
-        ProviderSettings::Twilio(_)
-        | ProviderSettings::Http(_)
-        | ProviderSettings::Fcm(_)
-        | ProviderSettings::WebPush(_)
-        | ProviderSettings::File(_)
-        | ProviderSettings::Null => false,
+    let needs = |provider: &&ProviderConfig| {
+        matches!(&provider.settings, ProviderSettings::Smtp(smtp)
+            if smtp.unsubscribe.is_some() || smtp.return_path.is_some())
     };
     let found = config.providers.iter().find(needs);
     let found = found.filter(|_| config.mail_tokens.is_none());
-    found.map(|pooled| pooled.name.as_str())
+    found.map(|provider| provider.description.name.as_str())
 }

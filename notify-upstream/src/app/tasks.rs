@@ -19,11 +19,8 @@ pub(super) struct StoreTasks {
     pub(super) database: Database,
     pub(super) committer: GroupCommitter,
     pub(super) result_writer: ResultWriter,
-    /// The retention time of records.
     pub(super) retention: Duration,
 }
-
-// === impl StoreTasks ===
 
 impl StoreTasks {
     /// Starts the tasks. Deliveries stop with `stop_delivery`, the others of `background` with `stop`.

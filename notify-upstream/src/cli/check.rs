@@ -15,6 +15,7 @@ use postern_store::database::{Database, DatabaseOptions};
 use crate::Config;
 use crate::app::provider_without_mail_tokens;
 use crate::delivery::mail_token::KEY_VARIABLE;
+use crate::delivery::pool::ProviderConfig;
 use crate::delivery::provider::{Provider, ProviderRefusal};
 use crate::notification::Channel;
 use crate::templates::Templates;
@@ -40,26 +41,29 @@ pub(super) async fn run(path: &Path, is_offline: bool) -> Result<Vec<CheckResult
         CheckResult::passed("templates", format!("{} in {folder}", templates.len())),
     ];
     results.extend(CheckResult::of_assumed(&config.identity.assumed_settings()));
-    let without_provider = Channel::ALL.into_iter().filter(|channel| {
-        let mut providers = providers.iter();
-        !providers.any(|(_, of, _)| of == channel) && templates.have_channel(*channel)
-    });
-    results.extend(without_provider.map(|channel| {
-        let detail = "has templates and no provider: its notifications wait until they fail";
-        CheckResult::warning(format!("channel {}", channel.as_str()), detail)
-    }));
+    for channel in Channel::ALL {
+        let has_provider = providers.iter().any(|(_, of, _)| *of == channel);
+        if !has_provider && templates.have_channel(channel) {
+            let detail = "has templates and no provider: its notifications wait until they fail";
+            results.push(CheckResult::warning(
+                format!("channel {}", channel.as_str()),
+                detail,
+            ));
+        }
+    }
     results.extend(without_mail_tokens.map(|name| {
         let detail =
             format!("{KEY_VARIABLE} is not set: no unsubscription and no delivery reports by mail");
         CheckResult::warning(format!("provider {name}"), detail)
     }));
-    results.extend(CheckResult::of_unshared_cache(
-        &config.database,
-        &config.cache,
-    ));
-    let misspelt = templates.warnings();
-    let misspelt = misspelt.map(|(name, text)| (format!("template {name}"), text.as_str()));
-    results.extend(misspelt.map(|(subject, text)| CheckResult::warning(subject, text)));
+    let unshared = CheckResult::of_unshared_cache(&config.database, &config.cache);
+    results.extend(unshared);
+    for (name, text) in templates.warnings() {
+        results.push(CheckResult::warning(
+            format!("template {name}"),
+            text.as_str(),
+        ));
+    }
     if !is_offline {
         results.extend(check_database(&config).await?);
         results.extend(check_environment(&config, &providers).await?);
@@ -112,16 +116,18 @@ impl Checked {
         }
         let without_mail_tokens = provider_without_mail_tokens(&config).map(str::to_owned);
         let mut providers = Vec::new();
-        for (at, provider) in std::mem::take(&mut config.providers)
-            .into_iter()
-            .enumerate()
+        let configured = std::mem::take(&mut config.providers);
+        for (
+            at,
+            ProviderConfig {
+                description,
+                settings,
+            },
+        ) in configured.into_iter().enumerate()
         {
-            let (name, channel) = (provider.name.clone(), provider.channel);
-            match provider.build_unused(clock) {
-                Ok(provider) => providers.push((name, channel, provider)),
-                Err(reason) => {
-                    root.fail_at(&format!("provider.{at}"), "invalid_file", reason);
-                }
+            match settings.build(clock) {
+                Ok(provider) => providers.push((description.name, description.channel, provider)),
+                Err(reason) => root.fail_at(&format!("provider.{at}"), "invalid_file", reason),
             }
         }
         let (folder, locale) = (&config.templates.folder, &config.templates.default_locale);
@@ -149,12 +155,9 @@ async fn check_database(config: &Config) -> Result<Vec<CheckResult>, Exit> {
         Err(exit) => return Ok(vec![CheckResult::fault(name, exit.message())]),
     };
     // A new database has no tables yet.
-    let answer = database.ping().await;
+    let answer = database.ping().await.map_err(|error| error.to_string());
     let answer = answer.map(|()| format!("{} answers", database.label()));
-    let mut results = vec![CheckResult::new(
-        name,
-        answer.map_err(|error| error.to_string()),
-    )];
+    let mut results = vec![CheckResult::new(name, answer)];
     let warning = database.transport_warning();
     results.extend(warning.map(|text| CheckResult::warning(name, text)));
     Ok(results)

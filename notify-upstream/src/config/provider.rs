@@ -15,7 +15,7 @@ use url::Url;
 
 use crate::config::webhooks::callback;
 use crate::delivery::mail_token::{MailTokens, TOKEN_LENGTH};
-use crate::delivery::pool::{ProviderConfig, ProviderSettings};
+use crate::delivery::pool::{ProviderConfig, ProviderDescription, ProviderSettings};
 use crate::delivery::provider::{SmtpConfig, SmtpTimeouts, TlsMode};
 use crate::notification::Channel;
 use crate::templates::TemplateName;
@@ -35,8 +35,11 @@ settings! {
         concurrency = 64 => |field| field.integer(1..=10_000),
         /// Limit over all replicas, which take turns.
         rate = None => |field| field.typed("calls per second").integer(1..=1_000_000),
-        provider = (read_settings(kind?, object, env, concurrency?, links)),
-    } => ProviderConfig { name, channel, weight, concurrency, rate, provider }
+        settings = (read_settings(kind?, object, env, concurrency?, links)),
+    } => ProviderConfig {
+        description: ProviderDescription { name, channel, kind: kind.0, weight, concurrency, rate },
+        settings,
+    }
 }
 
 settings! {
@@ -115,9 +118,9 @@ pub(super) fn read(
     let read = |item: Field<'_>| item.object(|object| read_provider(object, env, links));
     let providers = field.array(read)?;
     let mut names = BTreeSet::new();
-    for pooled in &providers {
-        if !names.insert(pooled.name.as_str()) {
-            let detail = format!("two providers have the name `{}`", pooled.name);
+    for ProviderConfig { description, .. } in &providers {
+        if !names.insert(&description.name) {
+            let detail = format!("two providers have the name `{}`", description.name);
             root.fail("duplicate_provider", detail);
         }
     }
@@ -131,17 +134,15 @@ fn read_settings(
     concurrency: usize,
     links: LinkConfig<'_>,
 ) -> Option<ProviderSettings> {
-    match kind {
-        "smtp" => read_smtp(object, env, concurrency, links)
-            .map(Box::new)
-            .map(ProviderSettings::Smtp),
-        "twilio" => api::read_twilio(object, env, links.public_url).map(ProviderSettings::Twilio),
-        "http" => api::read_http(object, env).map(ProviderSettings::Http),
-        "fcm" => api::read_fcm(object).map(ProviderSettings::Fcm),
-        "web-push" => api::read_web_push(object, env).map(ProviderSettings::WebPush),
-        "file" => read_file(object).map(ProviderSettings::File),
-        _ => Some(ProviderSettings::Null),
-    }
+    Some(match kind {
+        "smtp" => ProviderSettings::Smtp(read_smtp(object, env, concurrency, links)?.into()),
+        "twilio" => ProviderSettings::Twilio(api::read_twilio(object, env, links.public_url)?),
+        "http" => ProviderSettings::Http(api::read_http(object, env)?),
+        "fcm" => ProviderSettings::Fcm(api::read_fcm(object)?),
+        "web-push" => ProviderSettings::WebPush(api::read_web_push(object, env)?),
+        "file" => ProviderSettings::File(read_file(object)?),
+        _ => ProviderSettings::Null,
+    })
 }
 
 /// The service's public URL and the keys for the links in e-mail.
@@ -190,10 +191,8 @@ fn name(field: Field<'_>) -> Option<String> {
 /// Returns the beginning of links to unsubscribe: only https is allowed (RFC 8058 section 3.1).
 fn unsubscribe_link(public_url: Option<&Url>) -> Option<String> {
     let public_url = public_url.filter(|url| url.scheme() == "https")?;
-    Some(format!(
-        "{}?token=",
-        callback(public_url, "unsubscriptions")
-    ))
+    let link = callback(public_url, "unsubscriptions");
+    Some(format!("{link}?token="))
 }
 
 fn read_tls(field: Field<'_>, host: Option<&str>) -> Option<TlsMode> {
@@ -204,10 +203,8 @@ fn read_tls(field: Field<'_>, host: Option<&str>) -> Option<TlsMode> {
     ];
     let mode = field.one_of(&modes)?;
     if mode == TlsMode::None && !host.is_some_and(is_loopback) {
-        return field.fail(
-            "not_allowed",
-            "`none` is allowed only where host is a loopback address",
-        );
+        let detail = "`none` is allowed only where host is a loopback address";
+        return field.fail("not_allowed", detail);
     }
     Some(mode)
 }
@@ -217,18 +214,13 @@ fn return_path(field: Field<'_>) -> Option<EmailAddress> {
     let address = EmailAddress::read(field)?;
     let max = MAX_LOCAL_PART_BYTES - 1 - TOKEN_LENGTH;
     if address.parts().0.len() > max {
-        return field.fail(
-            "too_long",
-            format!("must have at most {max} bytes before the @: a token follows"),
-        );
+        let detail = format!("must have at most {max} bytes before the @: a token follows");
+        return field.fail("too_long", detail);
     }
     Some(address)
 }
 
 fn is_loopback(host: &str) -> bool {
-    host == "localhost"
-        || host
-            .trim_matches(['[', ']'])
-            .parse::<IpAddr>()
-            .is_ok_and(|address| address.is_loopback())
+    let address = host.trim_matches(['[', ']']).parse::<IpAddr>();
+    host == "localhost" || address.is_ok_and(|address| address.is_loopback())
 }

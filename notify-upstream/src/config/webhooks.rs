@@ -78,10 +78,8 @@ settings! {
 
 fn twilio_url(twilio: &Object<'_>, public_url: Option<&Url>) -> Option<Url> {
     let Some(base) = public_url else {
-        twilio.fail(
-            "missing_field",
-            "needs public_url, which is part of what Twilio signs",
-        );
+        let detail = "needs public_url, which is part of what Twilio signs";
+        twilio.fail("missing_field", detail);
         return None;
     };
     Some(callback(base, "webhooks/twilio"))
@@ -89,11 +87,8 @@ fn twilio_url(twilio: &Object<'_>, public_url: Option<&Url>) -> Option<Url> {
 
 fn read_topic(field: Field<'_>) -> Option<String> {
     let topic = field.typed("ARN").text(1..=256)?;
-    if SnsWebhook::is_topic(&topic) {
-        Some(topic)
-    } else {
-        field.fail("invalid_format", "must be the ARN of a topic")
-    }
+    let topic = SnsWebhook::is_topic(&topic).then_some(topic);
+    topic.or_else(|| field.fail("invalid_format", "must be the ARN of a topic"))
 }
 
 /// Returns the URL of a path of this service, through the gateway.

@@ -9,13 +9,13 @@ use futures_util::StreamExt;
 use postern_core::decode::{self, Mistakes};
 use postern_core::dependency::{Dependencies, Dependency, origin, root_cause};
 use postern_core::email::EmailAddress;
+use postern_core::network::read_body;
 use postern_core::trace;
 use postern_service::calls::{ServiceClient, ServiceTokenError};
 use serde_json::{Value, json};
 use url::Url;
 
 use crate::address::{ActorId, Address, DeviceToken, PhoneNumber, PushSubscription};
-use crate::delivery::provider::body_within;
 use crate::notification::{Channel, PerChannel};
 use crate::principal::Principal;
 
@@ -43,7 +43,6 @@ pub(crate) struct UserAddressPolicy {
 /// The address of an actor on a channel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ActorAddress {
-    /// The address.
     pub(crate) address: Address,
     /// Whether the creator may have any message sent to the address: a service, or a user whose
     /// address is verified.
@@ -96,9 +95,6 @@ impl ActorClient {
     }
 
     /// Returns the address of an actor on a channel, for a notification of `creator`.
-    ///
-    /// # Errors
-    /// The actor has no address, or the actor service is unavailable.
     pub(crate) async fn address(
         &self,
         actor: &ActorId,
@@ -114,12 +110,10 @@ impl ActorClient {
         channel: Channel,
         creator: &str,
     ) -> Result<ActorAddress, ActorAddressError> {
-        let address = address_of(profile, channel).ok_or(ActorAddressError::Missing)?;
-        let is_trusted = !Principal::is_user(creator)
-            || self.policy.allow(channel, is_verified(profile, channel));
+        let is_verified = self.policy.allow(channel, is_verified(profile, channel));
         Ok(ActorAddress {
-            address,
-            is_trusted,
+            address: address_of(profile, channel).ok_or(ActorAddressError::Missing)?,
+            is_trusted: !Principal::is_user(creator) || is_verified,
         })
     }
 
@@ -141,9 +135,6 @@ impl ActorClient {
     }
 
     /// Returns the address of an actor that a request addresses, as [`Self::address`].
-    ///
-    /// # Errors
-    /// The actor has no address, or its profile is unavailable.
     pub(crate) fn address_of(
         &self,
         actor: &ActorId,
@@ -159,20 +150,16 @@ impl ActorClient {
     }
 
     /// Returns the addresses of its own that an actor may send to.
-    ///
-    /// # Errors
-    /// The actor service is unavailable.
     pub(crate) async fn own_addresses(
         &self,
         actor: &ActorId,
     ) -> Result<Vec<Address>, ActorAddressError> {
         let profile = self.profile(actor).await?;
-        let allowed = Channel::ALL
-            .into_iter()
-            .filter(|channel| self.policy.allow(*channel, is_verified(&profile, *channel)));
-        Ok(allowed
-            .filter_map(|channel| address_of(&profile, channel))
-            .collect())
+        let is_allowed =
+            |channel: &Channel| self.policy.allow(*channel, is_verified(&profile, *channel));
+        let allowed = Channel::ALL.into_iter().filter(is_allowed);
+        let addresses = allowed.filter_map(|channel| address_of(&profile, channel));
+        Ok(addresses.collect())
     }
 
     async fn profile(&self, actor: &ActorId) -> Result<Value, ActorAddressError> {
@@ -186,8 +173,8 @@ impl ActorClient {
     /// Records that the timeout of the lookup or that of the client, which is as long, has passed.
     fn record_timeout(&self) {
         let seconds = LOOKUP_TIMEOUT.as_secs();
-        self.availability
-            .record_failure(format_args!("no answer within {seconds} s"));
+        let cause = format_args!("no answer within {seconds} s");
+        self.availability.record_failure(cause);
     }
 
     async fn fetch_profile(&self, actor: &ActorId) -> Result<Value, ActorAddressError> {
@@ -196,16 +183,13 @@ impl ActorClient {
             .map_err(|()| ActorAddressError::Misconfigured)?
             .pop_if_empty()
             .extend(["actors", actor.as_str()]);
-        let request =
-            self.client
-                .request(http::Method::GET, url)
-                .await
-                .map_err(|error| match error {
-                    ServiceTokenError::Unavailable(_) => ActorAddressError::Unavailable,
-                    ServiceTokenError::NotConfigured | ServiceTokenError::Refused(_) => {
-                        ActorAddressError::Misconfigured
-                    }
-                })?;
+        let request = self.client.request(http::Method::GET, url).await;
+        let request = request.map_err(|error| match error {
+            ServiceTokenError::Unavailable(_) => ActorAddressError::Unavailable,
+            ServiceTokenError::NotConfigured | ServiceTokenError::Refused(_) => {
+                ActorAddressError::Misconfigured
+            }
+        })?;
         let response = trace::send(request).await.map_err(|error| {
             if error.is_timeout() {
                 self.record_timeout();
@@ -216,11 +200,11 @@ impl ActorClient {
             ActorAddressError::Unavailable
         })?;
         let status = response.status();
-        if status.is_server_error() {
-            self.availability
-                .record_failure(format_args!("status {}", status.as_u16()));
-        } else {
-            self.availability.record_success();
+        match status.as_u16() {
+            code @ 500.. => self
+                .availability
+                .record_failure(format_args!("status {code}")),
+            _ => self.availability.record_success(),
         }
         match status.as_u16() {
             200 => {}
@@ -228,8 +212,8 @@ impl ActorClient {
             401 | 403 => return Err(ActorAddressError::Misconfigured),
             _ => return Err(ActorAddressError::Unavailable),
         }
-        let body = body_within(response, MAX_PROFILE_BYTES).await;
-        let body = body.ok_or(ActorAddressError::Unavailable)?;
+        let body = read_body(response, MAX_PROFILE_BYTES).await;
+        let body = body.ok().flatten().ok_or(ActorAddressError::Unavailable)?;
         serde_json::from_slice(&body).map_err(|_| ActorAddressError::Unavailable)
     }
 }

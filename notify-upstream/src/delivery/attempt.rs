@@ -10,7 +10,7 @@ use postern_core::circuit_breaker::BreakerState;
 use crate::address::{Address, Recipient};
 use crate::delivery::actors::{ActorAddress, ActorAddressError, ActorClient};
 use crate::delivery::outcome::{AttemptFailure, AttemptOutcome, SentMessage};
-use crate::delivery::pool::{CallPermit, CallRejection, CallRequest, ProviderPool};
+use crate::delivery::pool::{CallPermit, CallRequest, ProviderPool};
 use crate::delivery::provider::{OutgoingMessage, ProviderRefusal};
 use crate::delivery::retry::FailureClass;
 use crate::delivery::suppression::{Suppression, SuppressionList};
@@ -22,15 +22,11 @@ use crate::store::{Claimed, NotificationSnapshot, Record, Replay, Store};
 use crate::templates::{Locale, MessageContent, TemplateName, TemplateSettings, Templates};
 
 /// Executes delivery attempts.
-#[derive(Debug)]
 pub(crate) struct AttemptExecutor {
-    /// The current templates.
     pub(crate) templates: Arc<ArcSwap<Templates>>,
     /// The client of the actor service, which knows the addresses of actors.
     pub(crate) actors: ActorClient,
-    /// The providers of each channel.
     pub(crate) providers: Arc<ProviderPool>,
-    /// The suppression lists.
     pub(crate) suppression: Arc<Suppression>,
     /// The store, for the results and receipts of earlier attempts.
     pub(crate) store: Store,
@@ -39,15 +35,13 @@ pub(crate) struct AttemptExecutor {
 }
 
 /// The input of one attempt.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy)]
 pub(crate) struct DeliveryAttempt<'a> {
-    /// The claimed row.
     pub(crate) claimed: &'a Claimed,
     /// The lease under which the row is claimed.
     pub(crate) worker: &'a WorkerLease,
     /// The registry that knows whether the lease is valid.
     pub(crate) workers: &'a WorkerRegistry,
-    /// The clock.
     pub(crate) clock: &'a Clock,
     /// Cancelled at shutdown: no call is started afterwards.
     pub(crate) stop: &'a CancellationToken,
@@ -85,10 +79,8 @@ impl AttemptExecutor {
             Ok((content, settings)) => self.try_deliver(attempt, &content, &settings).await,
             Err(failure) => Err(failure.into()),
         };
-        (
-            outcome.map_or_else(|end| end, AttemptOutcome::Sent),
-            version,
-        )
+        let outcome = outcome.map_or_else(|end| end, AttemptOutcome::Sent);
+        (outcome, version)
     }
 
     /// Returns the time of the last replay by an operator, and the number of attempts before it.
@@ -97,11 +89,8 @@ impl AttemptExecutor {
         if claimed.attempt == 1 {
             return None;
         }
-        Box::pin(self.store.read(&[claimed.id]))
-            .await
-            .ok()?
-            .first()?
-            .last_replay()
+        let known = Box::pin(self.store.read(&[claimed.id])).await;
+        known.ok()?.first()?.last_replay()
     }
 
     /// Delivers a rendered message. A stop interrupts every step before the call, but not the call.
@@ -137,7 +126,7 @@ impl AttemptExecutor {
             }),
             Err(refusal) => {
                 let channel = record.lane.channel;
-                let failure = self.failure_of(Some(provider), refusal, channel, &address);
+                let failure = self.failure_of(provider, refusal, channel, &address);
                 Err(failure.await.into())
             }
         }
@@ -154,19 +143,13 @@ impl AttemptExecutor {
         address: &Address,
         category: Option<&str>,
     ) -> Result<(), AttemptFailure> {
-        let listed = self.suppression.list_in_turn(channel, address, category);
-        let listed = listed
-            .await
-            .map_err(|_| AttemptFailure::transient("suppression_unavailable"))?;
-        match listed {
-            Some(SuppressionList::Suppressed) => {
-                Err(AttemptFailure::permanent("address_suppressed"))
-            }
-            Some(SuppressionList::Unsubscribed) => {
-                Err(AttemptFailure::permanent("recipient_unsubscribed"))
-            }
-            None => Ok(()),
-        }
+        let listed = self.suppression.list_of(channel, address, category).await;
+        let listed = listed.map_err(|_| AttemptFailure::transient("suppression_unavailable"))?;
+        Err(AttemptFailure::permanent(match listed {
+            Some(SuppressionList::Suppressed) => "address_suppressed",
+            Some(SuppressionList::Unsubscribed) => "recipient_unsubscribed",
+            None => return Ok(()),
+        }))
     }
 
     /// Waits for the permit to call a provider.
@@ -179,13 +162,9 @@ impl AttemptExecutor {
         message: &OutgoingMessage<'_>,
         settings: &TemplateSettings,
     ) -> Result<CallPermit<'_>, AttemptOutcome> {
-        let Claimed {
-            attempt: number,
-            record,
-            ..
-        } = attempt.claimed;
+        let (number, record) = (attempt.claimed.attempt, &attempt.claimed.record);
         let (channel, priority) = (record.lane.channel, record.lane.priority);
-        if *number > 1
+        if number > 1
             && let Some(sent) = Box::pin(self.reconcile(message)).await?
         {
             return Err(AttemptOutcome::Sent(sent));
@@ -197,25 +176,14 @@ impl AttemptExecutor {
         let request = CallRequest {
             channel,
             message,
-            attempt: *number,
+            attempt: number,
             caller: &record.creator,
             priority,
         };
-        let permit = match self.providers.acquire(&request).await {
-            Ok(permit) => permit,
-            Err(CallRejection::Refused(refusal)) => {
-                let failure = self.failure_of(None, refusal, channel, message.to);
-                return Err(failure.await.into());
-            }
-            Err(CallRejection::CircuitOpen(left)) => {
-                return Err(AttemptOutcome::CircuitOpen(left));
-            }
-        };
+        let permit = self.providers.acquire(&request).await?;
         Box::pin(self.check_suppression(channel, message.to, settings.category.as_deref())).await?;
-        if record
-            .expires_at
-            .is_some_and(|end| end <= attempt.clock.earliest())
-        {
+        let now = attempt.clock.earliest();
+        if record.expires_at.is_some_and(|end| end <= now) {
             return Err(AttemptOutcome::Expired);
         }
         // During the wait the circuit breaker may have opened, or another worker may have taken the
@@ -249,35 +217,26 @@ impl AttemptExecutor {
     /// Returns its version as well, if it was found.
     fn render(&self, record: &Record) -> (Option<u32>, Result<RenderedMessage, AttemptFailure>) {
         let templates = self.templates.load();
-        let (name, locale) = (
-            TemplateName::parse(&record.template),
-            Locale::parse(&record.locale),
-        );
-        let find = |name| {
-            templates
-                .find(name, record.lane.channel, locale.as_ref())
-                .ok()
-        };
+        let (channel, locale) = (record.lane.channel, Locale::parse(&record.locale));
+        let name = TemplateName::parse(&record.template);
+        let find = |name| templates.find(name, channel, locale.as_ref()).ok();
         let Some(found) = name.as_ref().and_then(find) else {
             let failure = AttemptFailure::of(FailureClass::Configuration, "template_gone");
             return (None, Err(failure));
         };
+        let author = Principal::author(&record.creator);
         let content = match serde_json::from_str(&record.variables) {
-            Ok(variables) => found
-                .render(&variables, Principal::author(&record.creator))
-                .map_err(|error| {
-                    let mut failure =
-                        AttemptFailure::of(FailureClass::Configuration, "template_failed");
-                    failure.refusal.detail = Some(error.to_string());
-                    failure
-                }),
+            Ok(variables) => found.render(&variables, author).map_err(|error| {
+                let mut failure =
+                    AttemptFailure::of(FailureClass::Configuration, "template_failed");
+                failure.refusal.detail = Some(error.to_string());
+                failure
+            }),
             Err(_) => Err(AttemptFailure::permanent("variables_unreadable")),
         };
-        let settings = Arc::clone(found.settings());
-        (
-            Some(found.version()),
-            content.map(|content| (content, settings)),
-        )
+        let settings = Arc::clone(found.settings);
+        let message = content.map(|content| (content, settings));
+        (Some(found.settings.version), message)
     }
 
     async fn address(
@@ -311,11 +270,8 @@ impl AttemptExecutor {
         if !settings.unverified_addresses.get(channel) {
             return Err(AttemptFailure::permanent("address_not_verified"));
         }
-        match self
-            .unverified
-            .take(*id, &record.creator, &address.hash())
-            .await
-        {
+        let hash = address.hash();
+        match self.unverified.take(*id, &record.creator, &hash).await {
             Ok(true) => Ok(address),
             Ok(false) => Err(AttemptFailure::permanent("unverified_address_quota")),
             Err(_) => Err(AttemptFailure::transient("quota_unavailable")),
@@ -325,7 +281,7 @@ impl AttemptExecutor {
     /// Converts the refusal of a provider, and suppresses the address if the refusal says so.
     async fn failure_of(
         &self,
-        provider: Option<String>,
+        provider: String,
         refusal: ProviderRefusal,
         channel: Channel,
         address: &Address,
@@ -337,7 +293,7 @@ impl AttemptExecutor {
         }
         AttemptFailure {
             refusal,
-            provider,
+            provider: Some(provider),
             address: Some(Box::new(address.hash())),
         }
     }

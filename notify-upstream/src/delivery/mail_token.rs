@@ -8,11 +8,9 @@
 use std::sync::Arc;
 
 use aws_lc_rs::{constant_time, hmac};
-use base64::Engine;
-use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
 use uuid::Uuid;
 
-use crate::address::AddressHash;
+use crate::address::{AddressHash, base64_bytes};
 use crate::notification::NotificationId;
 
 /// Environment variable with the keys.
@@ -59,18 +57,13 @@ impl MailTokens {
     /// A description of the error that does not contain the keys.
     pub(crate) fn parse(text: &str) -> Result<Self, String> {
         let key = |text: &str| {
-            let text = text.trim().trim_end_matches('=');
-            let standard = STANDARD
-                .decode(padded(text))
-                .or_else(|_| URL_SAFE_NO_PAD.decode(text));
-            let bytes = standard.ok().filter(|bytes| bytes.len() >= MIN_KEY_BYTES);
+            let bytes = base64_bytes(text.trim()).filter(|bytes| bytes.len() >= MIN_KEY_BYTES);
             bytes.map(|bytes| hmac::Key::new(hmac::HMAC_SHA256, &bytes))
         };
         let keys: Option<Vec<_>> = text.split(',').map(key).collect();
-        let keys = keys.ok_or(
-            "must be base64 of at least 32 bytes, or several of these with commas between",
-        )?;
-        Ok(Self(keys.into()))
+        let expected =
+            "must be base64 of at least 32 bytes, or several of these with commas between";
+        Ok(Self(keys.ok_or(expected)?.into()))
     }
 
     /// Returns the token of a notification sent to `address`.
@@ -80,10 +73,8 @@ impl MailTokens {
         id: NotificationId,
         address: &AddressHash,
     ) -> String {
-        let tag = self
-            .0
-            .first()
-            .map_or(0, |key| tag(key, purpose, id, address));
+        let first = self.0.first();
+        let tag = first.map_or(0, |key| tag(key, purpose, id, address));
         let mut token = String::with_capacity(TOKEN_LENGTH);
         write_digits(&mut token, id.0.as_u128(), ID_DIGITS);
         write_digits(&mut token, tag, TAG_DIGITS);
@@ -95,8 +86,8 @@ impl MailTokens {
     pub(crate) fn has_issued(&self, purpose: TokenPurpose, claim: TokenClaim) -> bool {
         let id_tag = (claim.tag >> ADDRESS_TAG_BITS).to_be_bytes();
         self.0.iter().any(|key| {
-            let expected =
-                hmac_bits(key, purpose, &[claim.id.0.as_bytes()], ID_TAG_BITS).to_be_bytes();
+            let expected = hmac_bits(key, purpose, &[claim.id.0.as_bytes()], ID_TAG_BITS);
+            let expected = expected.to_be_bytes();
             constant_time::verify_slices_are_equal(&expected, &id_tag).is_ok()
         })
     }
@@ -116,10 +107,6 @@ impl MailTokens {
     }
 }
 
-fn padded(text: &str) -> String {
-    format!("{text}{}", "=".repeat((4 - text.len() % 4) % 4))
-}
-
 fn tag(key: &hmac::Key, purpose: TokenPurpose, id: NotificationId, address: &AddressHash) -> u128 {
     let id = id.0.as_bytes();
     let id_tag = hmac_bits(key, purpose, &[id], ID_TAG_BITS);
@@ -137,9 +124,8 @@ fn hmac_bits(key: &hmac::Key, purpose: TokenPurpose, parts: &[&[u8]], bits: u32)
         context.update(part);
     }
     let tag = context.sign();
-    tag.as_ref()
-        .first_chunk()
-        .map_or(0, |half| u128::from_be_bytes(*half) >> (u128::BITS - bits))
+    let half = tag.as_ref().first_chunk();
+    half.map_or(0, |half| u128::from_be_bytes(*half) >> (u128::BITS - bits))
 }
 
 // === impl TokenClaim ===
@@ -147,14 +133,11 @@ fn hmac_bits(key: &hmac::Key, purpose: TokenPurpose, parts: &[&[u8]], bits: u32)
 impl TokenClaim {
     /// Parses a token, case-insensitively.
     pub(crate) fn parse(text: &str) -> Option<Self> {
-        let (id, tag) = text
-            .split_at_checked(ID_DIGITS)
-            .filter(|(_, tag)| tag.len() == TAG_DIGITS)?;
+        let parts = text.split_at_checked(ID_DIGITS);
+        let (id, tag) = parts.filter(|(_, tag)| tag.len() == TAG_DIGITS)?;
         let id = NotificationId(Uuid::from_u128(read_digits(id)?));
-        Some(Self {
-            id,
-            tag: read_digits(tag)?,
-        })
+        let tag = read_digits(tag)?;
+        Some(Self { id, tag })
     }
 
     /// Parses the token after the `+` in the local part of an address.
@@ -175,14 +158,16 @@ fn read_digits(text: &str) -> Option<u128> {
     text.bytes().try_fold(0_u128, |number, byte| {
         let byte = byte.to_ascii_lowercase();
         let digit = DIGITS.iter().position(|known| *known == byte)?;
-        number
-            .checked_mul(32)?
-            .checked_add(u128::try_from(digit).ok()?)
+        let digit = u128::try_from(digit).ok()?;
+        number.checked_mul(32)?.checked_add(digit)
     })
 }
 
 #[cfg(test)]
 mod tests {
+    use base64::Engine;
+    use base64::engine::general_purpose::{STANDARD, URL_SAFE_NO_PAD};
+
     use super::*;
     use crate::address::hash;
     use crate::notification::OrderSequence;

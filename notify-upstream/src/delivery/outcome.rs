@@ -11,26 +11,23 @@ use crate::delivery::retry::FailureClass;
 pub(crate) enum AttemptOutcome {
     /// A provider accepted the message.
     Sent(SentMessage),
-    /// The attempt failed.
     Failed(AttemptFailure),
     /// The notification expired before the call.
     Expired,
     /// No call was made: all circuit breakers of the channel are open, the process is stopping, or
     /// the lease was no longer certain. The row is released.
     NotStarted,
-    /// No call was made: the channel has a working provider, but none of those that can deliver to
-    /// this address can be called now. The time until one may be; zero if it is unknown.
+    /// No call was made: no provider that can deliver to this address can be called now. Their circuit
+    /// breakers are open, they are paused, or calls exhaust the share of the caller or of the push
+    /// service. The time until the first breaker admits a probe; zero if it is unknown.
     CircuitOpen(Duration),
 }
 
 /// A message that a provider accepted.
 #[derive(Debug)]
 pub(crate) struct SentMessage {
-    /// The name of the provider.
     pub(crate) provider: String,
-    /// The response of the provider.
     pub(crate) detail: Option<String>,
-    /// The hash of the address.
     pub(crate) address: Option<AddressHash>,
 }
 

@@ -7,9 +7,8 @@ use std::time::{Duration, Instant};
 use postern_core::circuit_breaker::BreakerState;
 use postern_core::weighted::weighted_choice;
 
-use crate::delivery::provider::{
-    ErrorCodeTable, OutgoingMessage, Provider, ProviderRefusal, SendResult,
-};
+use crate::delivery::outcome::{AttemptFailure, AttemptOutcome};
+use crate::delivery::provider::{OutgoingMessage, Provider, ProviderRefusal, SendResult, classify};
 use crate::delivery::retry::FailureClass;
 use crate::notification::{Channel, NotificationId, PerChannel, Priority};
 use crate::principal::Principal;
@@ -31,26 +30,20 @@ pub(crate) use share::{ShareGuard, ShareLimiter};
 pub(crate) use status::ProviderStatus;
 
 /// The providers of each channel, with the guards of each.
-#[derive(Debug)]
 pub(crate) struct ProviderPool {
-    channels: PerChannel<Vec<PooledProvider>>,
-    codes: ErrorCodeTable,
+    pub(crate) channels: PerChannel<Vec<PooledProvider>>,
 }
 
 /// A provider with its weight, limits and circuit breaker.
-#[derive(Debug)]
 pub(crate) struct PooledProvider {
     /// The name in configuration, events and metrics.
     pub(crate) name: String,
-    /// The provider.
     pub(crate) provider: Provider,
-    /// The weight among the providers of the channel.
     pub(crate) weight: u32,
     /// Limits concurrent calls and calls per second, the most urgent first.
     pub(crate) limiter: PriorityLimiter,
     /// Limits the concurrent calls of one caller and of one push service.
     pub(crate) shares: Arc<ShareLimiter>,
-    /// The circuit breaker.
     pub(crate) breaker: ProviderCircuitBreaker,
     /// Log events, metrics and readiness.
     pub(crate) status: ProviderStatus,
@@ -59,23 +52,18 @@ pub(crate) struct PooledProvider {
 /// A request for the permit to call a provider.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CallRequest<'a> {
-    /// The channel.
     pub(crate) channel: Channel,
-    /// The message to be sent.
     pub(crate) message: &'a OutgoingMessage<'a>,
     /// The number of the attempt, from 1.
     pub(crate) attempt: i32,
     /// The creator of the notification.
     pub(crate) caller: &'a str,
-    /// The priority of the notification.
     pub(crate) priority: Priority,
 }
 
 /// The permit to make one call to a chosen provider.
-#[derive(Debug)]
 pub(crate) struct CallPermit<'a> {
     pooled: &'a PooledProvider,
-    codes: &'a ErrorCodeTable,
     /// Present if the call is the probe of a half-open circuit breaker.
     probe: Option<Probe<'a>>,
     _share: ShareGuard,
@@ -84,21 +72,9 @@ pub(crate) struct CallPermit<'a> {
 
 /// The probe of a half-open circuit breaker. If it is dropped without an outcome, the next call is the
 /// probe.
-#[derive(Debug)]
 struct Probe<'a> {
     breaker: &'a ProviderCircuitBreaker,
     has_outcome: bool,
-}
-
-/// The reason why no provider can be called.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum CallRejection {
-    /// The channel has no provider for this kind of address.
-    Refused(ProviderRefusal),
-    /// No suitable provider can be called now: their circuit breakers are open, the providers are
-    /// paused, or calls exhaust the share of the caller or of the push service. The time until
-    /// the first breaker admits a probe; zero if it is unknown.
-    CircuitOpen(Duration),
 }
 
 /// Maximum duration of one call to any provider; the deadlines of the providers are shorter.
@@ -111,11 +87,6 @@ const PAUSE_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 // === impl ProviderPool ===
 
 impl ProviderPool {
-    /// Creates a pool.
-    pub(crate) fn new(channels: PerChannel<Vec<PooledProvider>>, codes: ErrorCodeTable) -> Self {
-        Self { channels, codes }
-    }
-
     /// Chooses a provider whose circuit breaker allows a call, by weight and a different one for
     /// each attempt, and waits for its limits. Waiting calls proceed in order of priority.
     ///
@@ -125,7 +96,7 @@ impl ProviderPool {
     pub(crate) async fn acquire(
         &self,
         request: &CallRequest<'_>,
-    ) -> Result<CallPermit<'_>, CallRejection> {
+    ) -> Result<CallPermit<'_>, AttemptOutcome> {
         let CallRequest {
             message,
             caller,
@@ -140,12 +111,11 @@ impl ProviderPool {
         let share = pooled
             .shares
             .try_acquire(&pooled.provider, message.to, caller, priority);
-        let share = share.ok_or(CallRejection::CircuitOpen(Duration::ZERO))?;
+        let share = share.ok_or(AttemptOutcome::CircuitOpen(Duration::ZERO))?;
         let is_user = Principal::is_user(caller);
         let slot = pooled.limiter.acquire(priority, is_user).await;
         Ok(CallPermit {
             pooled,
-            codes: &self.codes,
             probe,
             _share: share,
             _slot: slot,
@@ -174,7 +144,6 @@ impl CallPermit<'_> {
         self.probe.is_none() && self.pooled.state() != BreakerState::Closed
     }
 
-    /// Returns the name of the provider.
     pub(crate) fn provider(&self) -> &str {
         &self.pooled.name
     }
@@ -188,7 +157,7 @@ impl CallPermit<'_> {
             self.pooled.status.record_probe();
         }
         let started_at = Instant::now();
-        let outcome = self.pooled.call(message, self.codes).await;
+        let outcome = self.pooled.call(message).await;
         self.record(outcome.as_ref().err(), started_at.elapsed(), message.id);
         outcome
     }
@@ -230,10 +199,10 @@ impl PooledProvider {
     }
 
     /// Calls the provider, without its limits and circuit breaker.
-    async fn call(&self, message: &OutgoingMessage<'_>, codes: &ErrorCodeTable) -> SendResult {
+    async fn call(&self, message: &OutgoingMessage<'_>) -> SendResult {
         let call = self.provider.send(message);
         let outcome = tokio::time::timeout(MAX_CALL_DURATION, call).await;
-        outcome.unwrap_or_else(|_| Err(codes.classify("*", "timeout")))
+        outcome.unwrap_or_else(|_| Err(classify("*", "timeout")))
     }
 }
 
@@ -257,16 +226,12 @@ fn best_state<'a>(providers: impl IntoIterator<Item = &'a PooledProvider>) -> Br
 fn choose<'a>(
     providers: &'a [PooledProvider],
     request: &CallRequest<'_>,
-) -> Result<(&'a PooledProvider, bool), CallRejection> {
-    let suitable: Vec<&PooledProvider> = providers
-        .iter()
-        .filter(|pooled| pooled.provider.supports(request.message.to))
-        .collect();
+) -> Result<(&'a PooledProvider, bool), AttemptOutcome> {
+    let supports = |pooled: &&PooledProvider| pooled.provider.supports(request.message.to);
+    let suitable: Vec<&PooledProvider> = providers.iter().filter(supports).collect();
     if suitable.is_empty() {
-        return Err(CallRejection::Refused(ProviderRefusal {
-            class: FailureClass::Configuration,
-            ..ProviderRefusal::not_sent("no_provider")
-        }));
+        let failure = AttemptFailure::of(FailureClass::Configuration, "no_provider");
+        return Err(failure.into());
     }
     let may_be_called = |pooled: &&PooledProvider| !matches!(pooled.state(), BreakerState::Open(_));
     let mut candidates: Vec<&PooledProvider> =
@@ -279,7 +244,7 @@ fn choose<'a>(
             return Ok((pooled, is_probe));
         }
     }
-    Err(CallRejection::CircuitOpen(match best_state(suitable) {
+    Err(AttemptOutcome::CircuitOpen(match best_state(suitable) {
         BreakerState::Open(left) => left,
         BreakerState::Closed | BreakerState::HalfOpen => Duration::ZERO,
     }))

@@ -18,8 +18,8 @@ use std::time::Duration;
 use postern_core::clock::Timestamp;
 use serde::Deserialize;
 
-pub(crate) use call::{body_within, check_tls};
-pub(crate) use codes::{ErrorCodeTable, is_enhanced};
+pub(crate) use call::check_tls;
+pub(crate) use codes::{classify, classify_reply, is_enhanced};
 pub(crate) use fcm::{FcmAccount, FcmProvider};
 pub(crate) use file::FileProvider;
 pub(crate) use generic::{HttpConfig, HttpProvider};
@@ -35,19 +35,14 @@ use crate::store::printable;
 use crate::templates::MessageContent;
 
 /// A provider, ready to send.
-#[derive(Debug)]
 pub(crate) enum Provider {
-    /// A mail server.
     Smtp(Box<SmtpProvider>),
-    /// The Twilio API.
     Twilio(Box<TwilioProvider>),
     /// An HTTP API whose request body is a template.
     Http(Box<HttpProvider>),
-    /// Firebase Cloud Messaging.
     Fcm(Box<FcmProvider>),
     /// The push services of browsers.
     WebPush(Box<WebPushProvider>),
-    /// Files in a folder, for development.
     File(FileProvider),
     /// Discards messages, for benchmarks.
     Null,
@@ -59,16 +54,12 @@ pub(crate) enum Provider {
 /// A message to be sent.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct OutgoingMessage<'a> {
-    /// The identifier of the notification.
     pub(crate) id: NotificationId,
-    /// The address.
     pub(crate) to: &'a Address,
-    /// The rendered template.
     pub(crate) content: &'a MessageContent,
     /// The date of the message: the time of this attempt, because mail that was scheduled or retried
     /// for days would look old.
     pub(crate) sent_at: Timestamp,
-    /// The time at which the message expires.
     pub(crate) expires_at: Option<Timestamp>,
     /// Whether the priority is CRITICAL or HIGH.
     pub(crate) urgent: bool,

@@ -36,8 +36,6 @@ pub(crate) struct RetryPolicy {
     pub(crate) window: Duration,
 }
 
-// === impl RetryPolicy ===
-
 impl RetryPolicy {
     /// Returns the policy of a priority. Urgent notifications are retried sooner and given up
     /// sooner: a late sign-in code is useless.
@@ -74,11 +72,8 @@ impl RetryPolicy {
             FailureClass::Throttled => self.backoff.initial,
             FailureClass::Permanent | FailureClass::Transient => Duration::from_millis(100),
         };
-        let wait = ceiling
-            .mul_f64(random.clamp(0.0, 1.0))
-            .max(floor)
-            .max(times.at_least.unwrap_or_default());
-        self.within(times, wait)
+        let wait = ceiling.mul_f64(random.clamp(0.0, 1.0)).max(floor);
+        self.within(times, wait.max(times.at_least.unwrap_or_default()))
     }
 
     /// Returns when to check again a notification for which no provider could be called, because
@@ -92,9 +87,8 @@ impl RetryPolicy {
         random: f64,
     ) -> Option<Timestamp> {
         let waited = times.now.since(times.began);
-        let wait = (waited / 2)
-            .min(MAX_EXTRA_CHECK_DELAY)
-            .mul_f64(random.clamp(0.0, 1.0));
+        let wait = (waited / 2).min(MAX_EXTRA_CHECK_DELAY);
+        let wait = wait.mul_f64(random.clamp(0.0, 1.0));
         self.within(times, left.max(MIN_CHECK_DELAY) + wait)
     }
 
@@ -114,7 +108,6 @@ const MAX_EXTRA_CHECK_DELAY: Duration = Duration::from_secs(300);
 /// The times that bound the next attempt.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RetryTimes {
-    /// The current time.
     pub(crate) now: Timestamp,
     /// The same by the earlier of the clocks, which decides that the time is over.
     pub(crate) earliest: Timestamp,

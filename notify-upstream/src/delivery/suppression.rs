@@ -7,18 +7,16 @@ use tokio::sync::oneshot;
 
 use crate::address::{self, Address, AddressHash};
 use crate::notification::{Channel, NotificationId, PerChannel};
-use crate::store::ProviderReport;
-use crate::store::{Store, StoreError};
+use crate::store::{ProviderReport, Store, StoreError};
 use crate::templates::Templates;
 
 /// The suppression lists, which are in the store.
-#[derive(Debug)]
 pub(crate) struct Suppression {
     store: Store,
     /// Addresses that the store has not taken yet.
     pending: Mutex<Vec<(Channel, AddressHash, String)>>,
     log_limit: LogLimit,
-    /// The end of the last look-up of [`Suppression::list_in_turn`] that has begun.
+    /// The end of the last look-up of [`Suppression::list_of`] that has begun.
     last: PerChannel<Mutex<Option<oneshot::Receiver<()>>>>,
 }
 
@@ -42,7 +40,6 @@ const MAX_PENDING_ADDITIONS: usize = 1000;
 // === impl Suppression ===
 
 impl Suppression {
-    /// Creates the lists of a store.
     pub(crate) fn new(store: Store) -> Self {
         Self {
             store,
@@ -53,28 +50,9 @@ impl Suppression {
     }
 
     /// Returns the list for which an address gets no message of a category, or of no category.
-    ///
-    /// # Errors
-    /// The store is unavailable.
+    /// Look-ups that overlap end in the order in which they began, so that notifications are sent in
+    /// the order in which they got their permits.
     pub(crate) async fn list_of(
-        &self,
-        channel: Channel,
-        address: &Address,
-        category: Option<&str>,
-    ) -> Result<Option<SuppressionList>, StoreError> {
-        let kinds = SuppressionList::ALL.map(|list| list.kind(channel));
-        let hash = address.hash();
-        let kind = self.store.suppressed_kind(kinds, &hash, category).await?;
-        let list = kind.and_then(SuppressionList::of_kind);
-        Ok(list.map(|(list, _)| list))
-    }
-
-    /// As [`Suppression::list_of`]. Look-ups that overlap end in the order in which they began, so that
-    /// notifications are sent in the order in which they got their permits.
-    ///
-    /// # Errors
-    /// The store is unavailable.
-    pub(crate) async fn list_in_turn(
         &self,
         channel: Channel,
         address: &Address,
@@ -82,19 +60,22 @@ impl Suppression {
     ) -> Result<Option<SuppressionList>, StoreError> {
         let (ended, end) = oneshot::channel();
         let before = self.last.get(channel).lock().replace(end);
-        let found = self.list_of(channel, address, category).await;
+        let (kinds, hash) = (
+            SuppressionList::ALL.map(|list| list.kind(channel)),
+            address.hash(),
+        );
+        let kind = self.store.suppressed_kind(kinds, &hash, category).await;
         if let Some(before) = before {
             // Dropped at the end of the look-up before.
             let _ = before.await;
         }
         drop(ended);
-        found
+        Ok(kind?
+            .and_then(SuppressionList::of_kind)
+            .map(|(list, _)| list))
     }
 
     /// Adds an address that is proven not to exist.
-    ///
-    /// # Errors
-    /// The store is unavailable.
     pub(crate) async fn add(
         &self,
         channel: Channel,
@@ -140,9 +121,6 @@ impl Suppression {
     }
 
     /// Removes an address from a category. Returns when that is durable.
-    ///
-    /// # Errors
-    /// The store is unavailable.
     pub(crate) async fn unsubscribe(
         &self,
         channel: Channel,
@@ -156,9 +134,6 @@ impl Suppression {
     }
 
     /// Returns an address to a category. Returns when that is durable.
-    ///
-    /// # Errors
-    /// The store is unavailable.
     pub(crate) async fn resubscribe(
         &self,
         channel: Channel,
@@ -221,7 +196,6 @@ impl Suppression {
 impl SuppressionList {
     const ALL: [Self; 2] = [Self::Suppressed, Self::Unsubscribed];
 
-    /// Returns the name.
     pub(crate) fn as_str(self) -> &'static str {
         match self {
             Self::Suppressed => "suppressed",

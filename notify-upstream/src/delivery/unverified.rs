@@ -27,10 +27,7 @@ const COUNTER_TTL: Duration = Duration::from_secs(2 * 3600);
 /// Longer than a notification is retried.
 const COUNTED_MARKER_TTL: Duration = Duration::from_secs(7 * 86_400);
 
-// === impl UnverifiedQuota ===
-
 impl UnverifiedQuota {
-    /// Creates a quota with counters in `cache`.
     pub(crate) fn new(cache: Cache, clock: Clock) -> Self {
         Self { cache, clock }
     }
@@ -58,9 +55,6 @@ impl UnverifiedQuota {
     }
 
     /// Counts a notification that has no identifier yet. Returns whether it may be sent.
-    ///
-    /// # Errors
-    /// The cache is unavailable.
     pub(crate) async fn count_one(
         &self,
         creator: &str,
@@ -82,12 +76,8 @@ impl UnverifiedQuota {
     }
 
     async fn count(&self, of: &str, hash: &[u8; 32], hour: i64) -> Result<u64, CacheError> {
-        self.cache
-            .increment(
-                &format!("notify:unverified:{of}:{}:{hour}", hex::encode(hash)),
-                COUNTER_TTL,
-            )
-            .await
+        let key = format!("notify:unverified:{of}:{}:{hour}", hex::encode(hash));
+        self.cache.increment(&key, COUNTER_TTL).await
     }
 }
 

@@ -14,8 +14,6 @@ pub(super) struct LaneHead {
     waiting_since: Timestamp,
 }
 
-// === impl LaneHead ===
-
 impl LaneHead {
     pub(super) fn new() -> Self {
         Self {
@@ -50,26 +48,20 @@ mod tests {
     use super::*;
     use crate::notification::order_at;
 
-    fn at(seconds: u64) -> Timestamp {
-        Timestamp(0).plus(Duration::from_secs(seconds))
-    }
-
     #[test]
     fn wait_is_bounded_by_age_and_by_time_since_lane_was_empty() {
+        let at = |seconds: i64| Timestamp(seconds * 1000);
         let mut head = LaneHead::new();
-        let mut observe = |order_s: Option<u64>, now_s| {
-            head.set(order_s.map(|order| order_at(at(order))), at(now_s));
-            (head.age(at(now_s + 1)), head.wait(at(now_s + 1)))
-        };
-        let seconds = |age, wait| {
-            (
-                Some(Duration::from_secs(age)),
-                Some(Duration::from_secs(wait)),
-            )
-        };
-        assert_eq!(observe(None, 109), (None, None));
-        assert_eq!(observe(Some(99), 110), seconds(12, 1));
-        assert_eq!(observe(Some(101), 113), seconds(13, 4));
-        assert_eq!(observe(Some(112), 115), seconds(4, 4));
+        for (order, now, expected) in [
+            (None, 109, None),
+            (Some(99), 110, Some((12, 1))),
+            (Some(101), 113, Some((13, 4))),
+            (Some(112), 115, Some((4, 4))),
+        ] {
+            head.set(order.map(|it| order_at(at(it))), at(now));
+            let found = head.age(at(now + 1)).zip(head.wait(at(now + 1)));
+            let found = found.map(|(age, wait)| (age.as_secs(), wait.as_secs()));
+            assert_eq!(found, expected);
+        }
     }
 }

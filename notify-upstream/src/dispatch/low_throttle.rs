@@ -18,10 +18,9 @@ pub(crate) enum LowPriorityThrottle {
 
 /// Controls the throttle of one channel. Throttles at once under load and recovers one level at a
 /// time after a stable period, which prevents oscillation.
-#[derive(Debug)]
 pub(crate) struct ThrottleController {
     clock: Clock,
-    state: LowPriorityThrottle,
+    pub(super) state: LowPriorityThrottle,
     /// The time since when the load has required less throttling than the current level.
     lower_load_since: Option<Timestamp>,
     /// The duration of the slowest claim since the last update.
@@ -50,12 +49,8 @@ impl LowPriorityThrottle {
     }
 
     /// Returns the level as exported by the metric: 0 off, 1 reduced, 2 paused.
-    pub(crate) const fn code(self) -> u8 {
-        match self {
-            Self::Off => 0,
-            Self::Reduced => 1,
-            Self::Paused => 2,
-        }
+    pub(crate) const fn code(self) -> i64 {
+        self as i64
     }
 
     const fn next_lower(self) -> Self {
@@ -78,11 +73,6 @@ impl ThrottleController {
         }
     }
 
-    pub(crate) fn state(&self) -> LowPriorityThrottle {
-        self.state
-    }
-
-    /// Records the duration of a claim.
     pub(crate) fn record_claim(&mut self, took: Duration) {
         self.slowest_claim = self.slowest_claim.max(took);
     }
@@ -96,19 +86,20 @@ impl ThrottleController {
         providers: BreakerState,
     ) -> LowPriorityThrottle {
         let claim = std::mem::take(&mut self.slowest_claim);
-        let wanted = if matches!(providers, BreakerState::Open(_))
-            || oldest > OLDEST_WAITING_LIMITS.1
-            || claim > CLAIM_TIME_LIMITS.1
-        {
-            LowPriorityThrottle::Paused
-        } else if providers == BreakerState::HalfOpen
-            || oldest > OLDEST_WAITING_LIMITS.0
-            || claim > CLAIM_TIME_LIMITS.0
-        {
-            LowPriorityThrottle::Reduced
-        } else {
-            LowPriorityThrottle::Off
+        let by_providers = match providers {
+            BreakerState::Closed => LowPriorityThrottle::Off,
+            BreakerState::HalfOpen => LowPriorityThrottle::Reduced,
+            BreakerState::Open(_) => LowPriorityThrottle::Paused,
         };
+        let by_time = |time: Duration, limits: (Duration, Duration)| match time {
+            _ if time > limits.1 => LowPriorityThrottle::Paused,
+            _ if time > limits.0 => LowPriorityThrottle::Reduced,
+            _ => LowPriorityThrottle::Off,
+        };
+        let by_age = by_time(oldest, OLDEST_WAITING_LIMITS);
+        let wanted = by_providers
+            .max(by_age)
+            .max(by_time(claim, CLAIM_TIME_LIMITS));
         if wanted >= self.state {
             self.state = wanted;
             self.lower_load_since = None;

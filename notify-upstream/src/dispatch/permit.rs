@@ -40,8 +40,6 @@ struct UsedPermits {
     users: [HashMap<String, usize>; Priority::ALL.len()],
 }
 
-// === impl PermitPool ===
-
 impl PermitPool {
     /// Creates a pool of `total` permits, at least one, for providers that allow `calls` concurrent
     /// calls. A user may have a sixteenth of whichever is less.
@@ -65,29 +63,22 @@ impl PermitPool {
         let mut used = self.0.used.lock();
         let in_use: usize = used.lanes.iter().sum();
         let (turn, count) = turns.iter().find_map(|turn| {
-            let free = self
-                .0
-                .total
-                .saturating_sub(in_use + self.reserved(turn.lane.priority));
-            let lane_free = self
-                .share_of(turn.share)
-                .saturating_sub(used.lanes[turn.lane.index()]);
+            let taken = in_use + self.reserved(turn.lane.priority);
+            let free = self.0.total.saturating_sub(taken);
+            let share = self.share_of(turn.share);
+            let lane_free = share.saturating_sub(used.lanes[turn.lane.index()]);
             let count = free.min(lane_free).min(want);
             (count > 0).then_some((*turn, count))
         })?;
         let lane = turn.lane.index();
         used.lanes[lane] += count;
         drop(used);
-        Some((
-            turn,
-            (0..count)
-                .map(|_| ChannelPermit {
-                    counts: Arc::clone(&self.0),
-                    lane,
-                    user: None,
-                })
-                .collect(),
-        ))
+        let permit = |_| ChannelPermit {
+            counts: Arc::clone(&self.0),
+            lane,
+            user: None,
+        };
+        Some((turn, (0..count).map(permit).collect()))
     }
 
     /// Returns the users of a lane who have their share, and the number of permits that users have
@@ -123,7 +114,6 @@ impl PermitPool {
         ((self.0.total as f64 * share) as usize).max(1)
     }
 
-    /// Returns the number of permits in use.
     #[cfg(test)]
     pub(crate) fn in_use(&self) -> usize {
         self.0.used.lock().lanes.iter().sum()
@@ -134,10 +124,8 @@ impl ChannelPermit {
     /// Counts the permit for the caller of the claimed notification, if it is a user.
     pub(crate) fn assign(&mut self, creator: &str) {
         if Principal::is_user(creator) {
-            let mut used = self.counts.used.lock();
-            *used.users[self.lane / 2]
-                .entry(creator.to_owned())
-                .or_default() += 1;
+            let users = &mut self.counts.used.lock().users[self.lane / 2];
+            *users.entry(creator.to_owned()).or_default() += 1;
             self.user = Some(creator.to_owned());
         }
     }

@@ -8,7 +8,6 @@ use crate::notification::{Lane, Priority};
 /// What the dispatcher knows of the rows that wait in one lane.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LaneBacklog {
-    /// The lane.
     pub(crate) lane: Lane,
     /// Whether rows may be waiting.
     pub(crate) waiting: bool,
@@ -19,7 +18,6 @@ pub(crate) struct LaneBacklog {
 /// A lane that may be claimed from, with its share of the permits.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct LaneTurn {
-    /// The lane.
     pub(crate) lane: Lane,
     /// The share of all permits, 0 to 1.
     pub(crate) share: f64,
@@ -56,32 +54,20 @@ pub(crate) fn plan_turns(
         (false, Priority::Low, LowPriorityThrottle::Reduced) => Some(REDUCED_LOW_SHARE),
         (false, _, _) => Some(1.0),
     };
-    let regular = |wanted: fn(Priority) -> bool| {
-        waiting()
-            .filter(move |backlog| wanted(backlog.lane.priority))
-            .filter_map(move |backlog| {
-                Some(LaneTurn {
-                    lane: backlog.lane,
-                    share: share(backlog.lane)?,
-                })
-            })
+    let turn = |lane, share| LaneTurn { lane, share };
+    let (critical, others): (Vec<Lane>, Vec<Lane>) = waiting()
+        .map(|backlog| backlog.lane)
+        .partition(|lane| lane.priority == Priority::Critical);
+    let regular = |lane| Some(turn(lane, share(lane)?));
+    let is_late = |backlog: &&LaneBacklog| {
+        let max_wait = max_wait(backlog.lane.priority);
+        max_wait.is_some_and(|max_wait| backlog.age > Some(max_wait))
     };
-    let late = waiting()
-        .filter(|backlog| {
-            backlog
-                .age
-                .zip(max_wait(backlog.lane.priority))
-                .is_some_and(|(age, max_wait)| age > max_wait)
-        })
-        .map(|backlog| LaneTurn {
-            lane: backlog.lane,
-            share: PROMOTED_SHARE,
-        });
-    let critical = regular(|priority| priority == Priority::Critical);
-    critical
-        .chain(late)
-        .chain(regular(|priority| priority != Priority::Critical))
-        .collect()
+    let late = waiting().filter(is_late);
+    let late = late.map(|backlog| turn(backlog.lane, PROMOTED_SHARE));
+    let critical = critical.into_iter().filter_map(regular);
+    let others = others.into_iter().filter_map(regular);
+    critical.chain(late).chain(others).collect()
 }
 
 #[cfg(test)]

@@ -15,20 +15,17 @@ use crate::delivery::provider::MAX_DETAIL_BYTES;
 use crate::delivery::redaction::redact;
 use crate::lease::{WorkerLease, WorkerRegistry};
 use crate::metrics::NotifyMetrics;
+use crate::notification::Lane;
 use crate::principal::Principal;
 use crate::store::{Finished, Next, ResultRow, Store, printable};
 
 /// A completed attempt with its permit.
-#[derive(Debug)]
 pub(crate) struct CompletedJob {
-    /// The job.
     pub(crate) job: DeliveryJob,
-    /// The outcome.
     pub(crate) outcome: JobOutcome,
 }
 
 /// The outcome of a job.
-#[derive(Debug)]
 pub(crate) enum JobOutcome {
     /// A result to be recorded, and what follows.
     Result(ResultRow, Next),
@@ -41,7 +38,6 @@ const MAX_RELEASE_ATTEMPTS: u32 = 3;
 
 /// Writes results in batches. Results that complete while two batches are being written form the
 /// next batch.
-#[derive(Debug)]
 pub(crate) struct ResultWriter {
     store: Store,
     clock: Clock,
@@ -61,28 +57,17 @@ const MAX_LOGGED_DEAD_LETTERS: u32 = 20;
 /// Delays before the retries of a write.
 const RETRY_DELAYS: Backoff = Backoff::new(Duration::from_millis(50), Duration::from_secs(2));
 
-// === impl ResultWriter ===
-
 impl ResultWriter {
-    /// Creates a writer of the jobs that arrive on `completed`.
     pub(crate) fn new(
         context: &DispatchContext,
         completed: mpsc::UnboundedReceiver<CompletedJob>,
     ) -> Self {
-        let DispatchContext {
-            store,
-            clock,
-            dispatch_state,
-            metrics,
-            workers,
-            ..
-        } = context.clone();
         Self {
-            store,
-            clock,
-            dispatch_state,
-            metrics,
-            workers,
+            store: context.store.clone(),
+            clock: context.clock.clone(),
+            dispatch_state: Arc::clone(&context.dispatch_state),
+            metrics: context.metrics.clone(),
+            workers: Arc::clone(&context.workers),
             completed,
             dead_letters: LogLimit::with_burst(MAX_LOGGED_DEAD_LETTERS),
         }
@@ -117,45 +102,48 @@ impl ResultWriter {
     }
 
     async fn flush(&self, batch: Vec<CompletedJob>) {
-        let (rows, workers): (Vec<Finished>, Vec<&WorkerLease>) = batch
-            .iter()
-            .filter_map(|completed| Some((finished(completed)?, &*completed.job.worker)))
-            .unzip();
+        let finished = |completed| Some((finished(completed)?, &*completed.job.worker));
+        let finished = batch.iter().filter_map(finished);
+        let (rows, workers): (Vec<Finished>, Vec<&WorkerLease>) = finished.unzip();
         if !rows.is_empty() {
             self.write(&rows, &workers).await;
             self.record(&batch);
         }
         self.release_unstarted(&batch).await;
         let records = batch.iter().map(|completed| &completed.job.claimed.record);
-        let lanes: Vec<_> = records
-            .map(|record| (record.lane, Principal::is_user(&record.creator)))
-            .collect();
+        let lanes = records.map(|record| (record.lane, Principal::is_user(&record.creator)));
+        let lanes: Vec<_> = lanes.collect();
         // The results are durable: release the permits.
         drop(batch);
         for (lane, is_user) in lanes {
-            let channel = self.dispatch_state.channel(lane.channel);
             if is_user {
                 // Claims have left out the rows of users who had their share.
-                channel.mark_waiting(lane);
-                channel.mark_waiting(lane.retries());
+                self.mark_both_waiting(lane);
             } else {
-                channel.wake();
+                self.dispatch_state.channel(lane.channel).wake();
             }
         }
+    }
+
+    /// Records that rows wait in a lane or in that of its retries.
+    fn mark_both_waiting(&self, lane: Lane) {
+        let channel = self.dispatch_state.channel(lane.channel);
+        channel.mark_waiting(lane);
+        channel.mark_waiting(lane.retries());
     }
 
     /// Releases rows whose attempt was not started. Rows that cannot be released are recovered like
     /// those of a dead worker.
     async fn release_unstarted(&self, batch: &[CompletedJob]) {
+        let is_released = |it: &&CompletedJob| matches!(it.outcome, JobOutcome::Release);
         let unstarted = || {
             batch
                 .iter()
-                .filter(|completed| matches!(completed.outcome, JobOutcome::Release))
+                .filter(is_released)
                 .map(|completed| &completed.job)
         };
-        let rows: Vec<_> = unstarted()
-            .map(|job| (job.claimed.id, job.claimed.fence))
-            .collect();
+        let rows = unstarted().map(|job| (job.claimed.id, job.claimed.fence));
+        let rows: Vec<_> = rows.collect();
         if rows.is_empty() {
             return;
         }
@@ -163,13 +151,7 @@ impl ResultWriter {
         for left in (0..MAX_RELEASE_ATTEMPTS).rev() {
             match self.store.release(&rows).await {
                 Ok(()) => {
-                    for job in unstarted() {
-                        // A row of a retry is in the lane of retries.
-                        let lane = job.claimed.record.lane;
-                        let channel = self.dispatch_state.channel(lane.channel);
-                        channel.mark_waiting(lane);
-                        channel.mark_waiting(lane.retries());
-                    }
+                    unstarted().for_each(|job| self.mark_both_waiting(job.claimed.record.lane));
                     return;
                 }
                 Err(error) if error.is_outage() && left > 0 => {
@@ -233,31 +215,15 @@ impl ResultWriter {
             let provider = result.provider.as_deref().unwrap_or("none");
             let code = result.code.as_deref().unwrap_or("ok");
             let attempt = result.attempt;
-            tracing::debug!(
-                notification_id = %id,
-                channel,
-                provider,
-                code,
-                attempt,
-                "delivery attempt completed"
-            );
+            tracing::debug!(notification_id = %id, channel, provider, code, attempt, "delivery attempt completed");
             if !matches!(next, Next::Dead) {
                 continue;
             }
             if let Some(suppressed) = self.dead_letters.admit() {
                 let template = &*record.template;
                 let error = redact(result.detail.as_deref().unwrap_or_default());
-                tracing::warn!(
-                    notification_id = %id,
-                    channel,
-                    provider,
-                    template,
-                    code,
-                    error,
-                    attempts = attempt,
-                    suppressed,
-                    "notification failed, dead letter stored"
-                );
+                tracing::warn!(notification_id = %id, channel, provider, template, code, error,
+                    attempts = attempt, suppressed, "notification failed, dead letter stored");
             }
         }
     }
@@ -273,12 +239,8 @@ fn finished(completed: &CompletedJob) -> Option<Finished> {
     Some(Finished {
         id: claimed.id,
         fence: claimed.fence,
-        worker: completed.job.worker.id(),
-        lane: if next.due().is_some() {
-            lane.retries()
-        } else {
-            lane
-        },
+        worker: completed.job.worker.id,
+        lane: next.due().map_or(lane, |_| lane.retries()),
         creator: claimed.record.creator.clone(),
         result: ResultRow {
             next_at: next.due(),

@@ -9,7 +9,7 @@ use futures_util::FutureExt;
 use postern_core::Clock;
 use postern_core::backoff::random_fraction;
 use postern_core::clock::Timestamp;
-use postern_core::trace::{ActiveSpan, DeliveryOrigin, KeyValue, Scope, Tracer};
+use postern_core::trace::{ActiveSpan, KeyValue, Scope, Tracer};
 use tokio::sync::mpsc;
 use tokio_util::task::TaskTracker;
 
@@ -21,7 +21,6 @@ use crate::lease::{WorkerLease, WorkerRegistry};
 use crate::store::{Claimed, Next, ResultKind, ResultRow};
 
 /// A claimed row with its lease and permit.
-#[derive(Debug)]
 pub(crate) struct DeliveryJob {
     /// The row.
     pub(crate) claimed: Claimed,
@@ -36,7 +35,6 @@ pub(crate) struct DeliveryJob {
 const STARTS_PER_YIELD: usize = 64;
 
 /// Runs each attempt as a task and reports its outcome.
-#[derive(Debug)]
 pub(crate) struct AttemptRunner {
     pub(crate) executor: AttemptExecutor,
     pub(super) clock: Clock,
@@ -49,8 +47,6 @@ pub(crate) struct AttemptRunner {
     pub(super) tracer: Option<Tracer>,
 }
 
-// === impl AttemptRunner ===
-
 impl AttemptRunner {
     /// Starts attempts in the order given.
     pub(crate) async fn start_all(self: &Arc<Self>, jobs: Vec<DeliveryJob>) {
@@ -62,20 +58,18 @@ impl AttemptRunner {
         }
     }
 
-    /// Starts an attempt.
     pub(crate) fn start(self: &Arc<Self>, job: DeliveryJob) {
         let runner = Arc::clone(self);
         self.tasks.spawn(async move {
             let (scope, span) = delivery_scope(runner.tracer.as_ref(), &job.claimed);
             let attempt = AssertUnwindSafe(runner.attempt(&job)).catch_unwind();
             let outcome = Box::pin(scope.run(attempt)).await;
-            let outcome = match outcome {
-                Ok(outcome) => outcome,
-                Err(_) => {
-                    tracing::error!(notification_id = %job.claimed.id, "delivery attempt panicked");
-                    let failure = AttemptFailure::transient("internal_error");
-                    runner.ended(&job.claimed, failure.into()).await
-                }
+            let outcome = if let Ok(outcome) = outcome {
+                outcome
+            } else {
+                tracing::error!(notification_id = %job.claimed.id, "delivery attempt panicked");
+                let failure = AttemptFailure::transient("internal_error");
+                runner.ended(&job.claimed, failure.into()).await
             };
             if let Some(span) = span {
                 finish_span(span, &job.claimed, &outcome);
@@ -133,12 +127,12 @@ impl AttemptRunner {
     /// that crashes the process, or whose result the store rejects, would be sent without end.
     async fn has_exhausted_attempts(&self, claimed: &Claimed) -> bool {
         let max_attempts = RetryPolicy::of(claimed.record.lane.priority).attempts;
-        claimed.attempt > max_attempts
-            && self
-                .executor
-                .last_replay(claimed)
-                .await
-                .is_none_or(|replay| claimed.attempt - replay.attempts_before > max_attempts)
+        if claimed.attempt <= max_attempts {
+            return false;
+        }
+        let replay = self.executor.last_replay(claimed).await;
+        let before = replay.map_or(0, |replay| replay.attempts_before);
+        claimed.attempt - before > max_attempts
     }
 
     /// Returns the time of the next attempt, or `None` if there is none. After a replay by an
@@ -242,13 +236,9 @@ impl AttemptRunner {
 
 /// Returns the scope of an attempt, with the ids of the request that created the notification.
 fn delivery_scope(tracer: Option<&Tracer>, claimed: &Claimed) -> (Scope, Option<ActiveSpan>) {
-    let record = &claimed.record;
-    let origin = DeliveryOrigin {
-        notification_id: &claimed.id.to_string(),
-        request_id: record.request_id.as_deref(),
-        traceparent: record.trace_context.as_deref(),
-    };
-    Scope::of_delivery(tracer, &origin)
+    let (id, record) = (claimed.id.to_string(), &claimed.record);
+    let accepted = record.trace_context.as_deref();
+    Scope::of_delivery(tracer, &id, record.request_id.as_deref(), accepted)
 }
 
 /// Records the span of an attempt. It has no address and no content.
@@ -274,16 +264,10 @@ fn finish_span(mut span: ActiveSpan, claimed: &Claimed, outcome: &JobOutcome) {
             if let Some(provider) = &row.provider {
                 span.set(KeyValue::new("postern.provider", provider.clone()));
             }
-            match row.kind {
-                ResultKind::Sent => span.set(KeyValue::new("postern.outcome", "sent")),
-                ResultKind::Retrying
-                | ResultKind::Failed
-                | ResultKind::Expired
-                | ResultKind::Cancelled
-                | ResultKind::Replayed
-                | ResultKind::Lost => {
-                    span.fail(row.code.clone().unwrap_or_else(|| "_OTHER".to_owned()));
-                }
+            if row.kind == ResultKind::Sent {
+                span.set(KeyValue::new("postern.outcome", "sent"));
+            } else {
+                span.fail(row.code.clone().unwrap_or_else(|| "_OTHER".to_owned()));
             }
         }
     }

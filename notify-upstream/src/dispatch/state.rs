@@ -8,18 +8,16 @@ use tokio::sync::Notify;
 use postern_core::clock::Timestamp;
 
 use super::{LowPriorityThrottle, PermitPool};
-use crate::notification::{Channel, Lane, PerChannel};
+use crate::notification::{Channel, Lane, PerChannel, Priority};
 
 /// The state that intake and dispatch of this process share.
-#[derive(Debug)]
 pub(crate) struct DispatchState {
     channels: PerChannel<Arc<ChannelState>>,
 }
 
 /// The state of one channel.
-#[derive(Debug)]
 pub(crate) struct ChannelState {
-    permits: PermitPool,
+    pub(crate) permits: PermitPool,
     wake: Notify,
     waiting: Mutex<[LaneSignal; Lane::PER_CHANNEL]>,
     flow: Mutex<ChannelFlow>,
@@ -44,6 +42,22 @@ struct LaneSignal {
     signals: u64,
 }
 
+// === impl ChannelFlow ===
+
+impl ChannelFlow {
+    /// Returns the reason why rows of a priority wait.
+    pub(crate) fn wait_reason(&self, priority: Priority) -> Option<&'static str> {
+        if self.is_paused {
+            Some("PROVIDER_PAUSED")
+        } else if self.next_probe_at.is_some() {
+            Some("PROVIDER_UNAVAILABLE")
+        } else {
+            let throttle = self.low_throttle.wait_reason();
+            throttle.filter(|_| priority == Priority::Low)
+        }
+    }
+}
+
 // === impl DispatchState ===
 
 impl DispatchState {
@@ -58,7 +72,6 @@ impl DispatchState {
         }
     }
 
-    /// Returns the state of a channel.
     pub(crate) fn channel(&self, channel: Channel) -> &Arc<ChannelState> {
         self.channels.get(channel)
     }
@@ -68,22 +81,16 @@ impl DispatchState {
 
 impl ChannelState {
     fn new(permits: PermitPool) -> Self {
+        let unknown = LaneSignal {
+            may_wait: true,
+            signals: 0,
+        };
         Self {
             permits,
             wake: Notify::new(),
-            waiting: Mutex::new(
-                [LaneSignal {
-                    may_wait: true,
-                    signals: 0,
-                }; Lane::PER_CHANNEL],
-            ),
+            waiting: Mutex::new([unknown; Lane::PER_CHANNEL]),
             flow: Mutex::default(),
         }
-    }
-
-    /// Returns the permits of the channel.
-    pub(crate) fn permits(&self) -> &PermitPool {
-        &self.permits
     }
 
     /// Records that rows wait in a lane, and wakes the dispatcher.

@@ -15,6 +15,7 @@ use std::time::Duration;
 use postern_core::Code;
 use postern_core::clock::Timestamp;
 use postern_service::http::BudgetPermit;
+use postern_store::database::testing::TestDatabase;
 use serde_json::json;
 
 use super::*;
@@ -23,6 +24,16 @@ use crate::testing::{START, TestReplica, after, draft, ok, stores};
 
 fn clock() -> Clock {
     Clock::manual(START)
+}
+
+/// Returns a replica over each store, with the given number of permits.
+async fn replicas(permits: usize) -> Vec<(TestReplica, TestDatabase)> {
+    let mut replicas = Vec::new();
+    for (store, database) in stores().await {
+        let replica = TestReplica::new(&store, &clock(), permits).await;
+        replicas.push((replica, database));
+    }
+    replicas
 }
 
 fn event_types(view: &serde_json::Value) -> Vec<String> {
@@ -35,8 +46,7 @@ fn event_types(view: &serde_json::Value) -> Vec<String> {
 
 #[tokio::test]
 async fn accepted_notification_is_attempted_and_sent() {
-    for (store, _database) in stores().await {
-        let mut rig = TestReplica::new(&store, &clock(), 8).await;
+    for (mut rig, _database) in replicas(8).await {
         let id = rig.accept(Priority::Normal).await;
         assert_eq!(rig.status(id).await, "QUEUED");
         assert_eq!(rig.script.calls(), []);
@@ -47,14 +57,13 @@ async fn accepted_notification_is_attempted_and_sent() {
         assert_eq!(view["events"][2]["provider"], "script");
         assert_eq!(rig.script.calls(), [id]);
         let channel = rig.dispatch_state.channel(Channel::Email);
-        assert_eq!(channel.permits().in_use(), 0);
+        assert_eq!(channel.permits.in_use(), 0);
     }
 }
 
 #[tokio::test]
 async fn order_is_strict_and_fifo_within_a_priority() {
-    for (store, _database) in stores().await {
-        let mut rig = TestReplica::new(&store, &clock(), 1).await;
+    for (mut rig, _database) in replicas(1).await {
         let mut by_priority: Vec<Vec<NotificationId>> = vec![Vec::new(); 4];
         for round in 0..24 {
             let priority = Priority::ALL[3 - round % 4];
@@ -97,9 +106,7 @@ async fn recovered_rows_do_not_pause_low() {
 
 #[tokio::test]
 async fn failed_attempts_are_retried_when_due() {
-    for (store, _database) in stores().await {
-        let clock = clock();
-        let mut rig = TestReplica::new(&store, &clock, 8).await;
+    for (mut rig, _database) in replicas(8).await {
         rig.script.refuse(&["451 4.3.0", "421 4.7.0"]);
         let id = rig.accept(Priority::Normal).await;
         rig.step().await;
@@ -125,8 +132,7 @@ async fn failed_attempts_are_retried_when_due() {
 
 #[tokio::test]
 async fn permanent_failure_is_a_dead_letter_and_suppresses() {
-    for (store, _database) in stores().await {
-        let mut rig = TestReplica::new(&store, &clock(), 8).await;
+    for (mut rig, _database) in replicas(8).await {
         rig.script.refuse(&["550 5.1.1"]);
         let first = rig.accept(Priority::Normal).await;
         rig.step().await;
@@ -140,14 +146,13 @@ async fn permanent_failure_is_a_dead_letter_and_suppresses() {
             limit: 10,
             ..Default::default()
         };
-        assert_eq!(ok(store.dead_letters(&all)).await.len(), 2);
+        assert_eq!(ok(rig.store.dead_letters(&all)).await.len(), 2);
     }
 }
 
 #[tokio::test]
 async fn late_priority_is_promoted_instead_of_starved() {
-    for (store, _database) in stores().await {
-        let mut rig = TestReplica::new(&store, &clock(), 4).await;
+    for (mut rig, _database) in replicas(4).await {
         let normal = rig.accept(Priority::Normal).await;
         let mut seconds = 0;
         while !rig.script.calls().contains(&normal) && seconds < 130 {

@@ -11,17 +11,13 @@ const PROBE_INTERVAL: Duration = Duration::from_secs(2);
 
 /// Probes the cache. Its outage degrades the service only: quotas and rates are not shared between
 /// replicas meanwhile.
-#[derive(Debug)]
 pub(crate) struct CacheProbe {
     cache: Cache,
     /// The availability, as metrics and readiness show it.
     availability: Dependency,
 }
 
-// === impl CacheProbe ===
-
 impl CacheProbe {
-    /// Creates the probe of a cache, which logs its outages itself.
     pub(crate) fn new(cache: Cache, dependencies: &Dependencies) -> Self {
         let availability = dependencies.optional("cache", cache.label());
         Self {

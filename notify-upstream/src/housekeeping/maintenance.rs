@@ -7,9 +7,9 @@ use postern_core::Clock;
 use postern_core::clock::Timestamp;
 use postern_core::dependency::Dependency;
 use postern_store::database::{Database, StatementHealth};
-use tokio::time::Interval;
 use tokio_util::sync::CancellationToken;
 
+use super::interval;
 use crate::delivery::suppression::Suppression;
 use crate::intake::group_commit::IDEMPOTENCY_KEY_TTL;
 use crate::lease::WorkerRegistry;
@@ -18,17 +18,11 @@ use crate::receipts::webhook::WEBHOOK_TOKEN_TTL;
 use crate::store::{MIGRATIONS, Store, StoreError};
 
 /// Checks the store and enforces retention.
-#[derive(Debug)]
 pub(crate) struct StoreMaintenance {
-    /// The store.
     pub(crate) store: Store,
-    /// The clock.
     pub(crate) clock: Clock,
-    /// The registry of worker leases.
     pub(crate) workers: Arc<WorkerRegistry>,
-    /// The suppression lists.
     pub(crate) suppression: Arc<Suppression>,
-    /// The metrics.
     pub(crate) metrics: NotifyMetrics,
     /// The availability of the database, which decides about readiness.
     pub(crate) database: Dependency,
@@ -36,16 +30,15 @@ pub(crate) struct StoreMaintenance {
     pub(crate) opened: Database,
     /// Whether the statements on single tables succeed.
     pub(crate) statements: StatementHealth,
-    /// The retention time of records.
     pub(crate) retention: Duration,
 }
 
 /// Maximum number of rows counted per lane, which bounds the cost of counting.
 const MAX_COUNTED_DEPTH: i64 = 100_000;
+/// The time between two rounds.
+const ROUND: Duration = Duration::from_secs(2);
 /// Rounds between two enforcements of retention.
 const ROUNDS_PER_RETENTION: u64 = 990;
-
-// === impl StoreMaintenance ===
 
 impl StoreMaintenance {
     /// Runs until shutdown. Readiness is checked concurrently with maintenance, so that a long
@@ -58,18 +51,17 @@ impl StoreMaintenance {
     }
 
     async fn run_health_checks(&self, shutdown: &CancellationToken) {
-        let mut tick = round_interval();
-        while next_round_starts(&mut tick, shutdown).await {
+        let mut tick = interval(ROUND);
+        while shutdown.run_until_cancelled(tick.tick()).await.is_some() {
             self.check_health().await;
         }
     }
 
     async fn run_maintenance(&self, shutdown: &CancellationToken) {
-        let mut tick = round_interval();
-        for round in 0_u64.. {
-            if !next_round_starts(&mut tick, shutdown).await {
-                return;
-            }
+        let (mut tick, mut rounds) = (interval(ROUND), 0_u64..);
+        while shutdown.run_until_cancelled(tick.tick()).await.is_some()
+            && let Some(round) = rounds.next()
+        {
             if let Err(error) = self.step(round).await {
                 postern_core::log_outage!("database", %error, "store maintenance failed");
             }
@@ -79,8 +71,8 @@ impl StoreMaintenance {
     /// Checks whether the store accepts writes and has a supported schema version. Otherwise
     /// nothing is claimed.
     pub(crate) async fn check_health(&self) {
-        self.metrics
-            .pool_usage(self.store.queue_usage(), self.opened.usage());
+        let (queue, main) = (self.store.queue_usage(), self.opened.usage());
+        self.metrics.pool_usage(queue, main);
         match self.opened.verify_writable(&MIGRATIONS).await {
             Ok(()) => {
                 self.database.record_success();
@@ -97,9 +89,6 @@ impl StoreMaintenance {
     /// Runs one maintenance round: queue depths are counted every 5th round, expired keys deleted
     /// every 30th, retention is enforced every 990th and in the first. Deferred suppressions are
     /// stored last.
-    ///
-    /// # Errors
-    /// The store is unavailable.
     pub(crate) async fn step(&self, round: u64) -> Result<(), StoreError> {
         if round.is_multiple_of(5) {
             for (lane, rows) in self.store.queue_depths(MAX_COUNTED_DEPTH).await? {
@@ -120,8 +109,8 @@ impl StoreMaintenance {
 
     async fn delete_expired(&self, round: u64) -> Result<(), StoreError> {
         let now = self.clock.now();
-        let before =
-            |life: Duration| Timestamp(now.0 - i64::try_from(life.as_millis()).unwrap_or(i64::MAX));
+        let millis = |life: Duration| i64::try_from(life.as_millis()).unwrap_or(i64::MAX);
+        let before = |life| Timestamp(now.0 - millis(life));
         let (keys, tokens) = (before(IDEMPOTENCY_KEY_TTL), before(WEBHOOK_TOKEN_TTL));
         self.store.delete_idempotency_keys(keys).await?;
         self.store.delete_webhook_tokens(tokens).await?;
@@ -133,19 +122,5 @@ impl StoreMaintenance {
             self.workers.delete_dead_workers().await?;
         }
         Ok(())
-    }
-}
-
-fn round_interval() -> Interval {
-    let mut tick = tokio::time::interval(Duration::from_secs(2));
-    tick.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
-    tick
-}
-
-/// Waits for the next round. Returns `false` at shutdown.
-async fn next_round_starts(tick: &mut Interval, shutdown: &CancellationToken) -> bool {
-    tokio::select! {
-        () = shutdown.cancelled() => false,
-        _ = tick.tick() => true,
     }
 }

@@ -14,20 +14,16 @@ use crate::store::{Store, StoreError};
 const READ_INTERVAL: Duration = Duration::from_secs(2);
 
 /// Applies the stored pauses to the providers of this process.
-#[derive(Clone, Debug)]
+#[derive(Clone)]
 pub(crate) struct ProviderPauses {
     store: Store,
-    /// The providers.
     pub(crate) pool: Arc<ProviderPool>,
     dispatch_state: Arc<DispatchState>,
     /// Held during a read, so that the result of an older read is never applied after a newer one.
     reading: Arc<Mutex<()>>,
 }
 
-// === impl ProviderPauses ===
-
 impl ProviderPauses {
-    /// Creates the pauses of these providers. Nothing is read yet.
     pub(crate) fn new(
         store: Store,
         pool: Arc<ProviderPool>,
@@ -52,9 +48,6 @@ impl ProviderPauses {
     }
 
     /// Reads and applies the pauses, and wakes the dispatchers of channels whose pauses changed.
-    ///
-    /// # Errors
-    /// The store is unavailable.
     pub(crate) async fn sync(&self) -> Result<(), StoreError> {
         let _reading = self.reading.lock().await;
         let pauses = self.store.paused_providers().await?;

@@ -13,13 +13,10 @@ use tokio_util::sync::CancellationToken;
 use crate::templates::{Locale, Templates, fingerprint};
 
 /// Reloads changed templates.
-#[derive(Debug)]
 pub(crate) struct TemplateReloader {
-    /// The template folder.
     pub(crate) folder: PathBuf,
     /// The locale of notifications without one.
     pub(crate) default_locale: Locale,
-    /// The current templates.
     pub(crate) templates: Arc<ArcSwap<Templates>>,
     /// The fingerprint of the folder at the last check; `None` to read it in any case.
     pub(crate) seen: Option<u64>,
@@ -28,8 +25,6 @@ pub(crate) struct TemplateReloader {
     /// What was rejected, for readiness.
     pub(crate) rejection: Degradation,
 }
-
-// === impl TemplateReloader ===
 
 impl TemplateReloader {
     /// Reloads the templates if the folder has changed, and returns whether they were replaced. A
@@ -69,15 +64,12 @@ impl TemplateReloader {
                 _ = hangup.recv() => self.seen = None,
                 _ = tick.tick() => {}
             }
-            self = match tokio::task::spawn_blocking(move || {
+            let stepped = tokio::task::spawn_blocking(move || {
                 self.step();
                 self
-            })
-            .await
-            {
-                Ok(reloader) => reloader,
-                Err(_) => return,
-            };
+            });
+            let Ok(reloader) = stepped.await else { return };
+            self = reloader;
         }
     }
 }
@@ -116,7 +108,7 @@ mod tests {
         let version = || {
             let templates = templates.load();
             let found = templates.find(&name, crate::notification::Channel::Sms, None);
-            found.map(|found| found.version())
+            found.map(|found| found.settings.version)
         };
         assert!(!reloader.step(), "nothing has changed");
         write("a", 2, "two, longer");

@@ -3,14 +3,14 @@
 use std::sync::Arc;
 
 use axum::extract::State;
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use futures_util::StreamExt;
 use http::header::{HeaderMap, HeaderValue, LOCATION};
 use http::{HeaderName, StatusCode};
 use postern_core::clock::Timestamp;
 use postern_core::decode::{Mistakes, Node, Value};
 use postern_core::{Code, Problem, log_limited};
-use postern_service::http::{BudgetPermit, Json, RequestId};
+use postern_service::http::{BudgetPermit, Json, RequestId, json};
 use serde::Serialize;
 use serde_json::{Value as JsonValue, json as value};
 
@@ -18,7 +18,7 @@ use super::{ApiState, AuthenticatedCaller};
 use crate::address::AddressHash;
 use crate::delivery::actors::{ActorAddressError, AddressedActors};
 use crate::intake::group_commit::{self, AcceptedNotification};
-use crate::intake::request::{IdempotencyKey, NotificationRequest, ValidatedRequest};
+use crate::intake::request::{NotificationRequest, ValidatedRequest};
 use crate::notification::{Channel, Priority};
 use crate::principal::Principal;
 use crate::templates::TemplateName;
@@ -55,15 +55,8 @@ pub(super) async fn create(
         Ok(validated) => {
             let addressed = validated.request.addressee().cloned().into_iter().collect();
             let actors = service.actors.addressed(addressed).await;
-            accept(
-                &service,
-                &principal,
-                validated,
-                &actors,
-                key.clone(),
-                permit,
-            )
-            .await
+            let key = key.clone();
+            accept(&service, &principal, validated, &actors, key, permit).await
         }
         Err(problem) => Err(problem),
     };
@@ -71,14 +64,13 @@ pub(super) async fn create(
         (Err(problem), Some(parsed), Some(key))
             if matches!(problem.code().status().as_u16(), 422 | 429) =>
         {
-            find_first_result(&service, &principal, &parsed, &key)
-                .await?
-                .ok_or(problem)?
+            let first = find_first_result(&service, &principal, &parsed, &key).await?;
+            first.ok_or(problem)?
         }
         (result, ..) => result?,
     };
     let location = HeaderValue::try_from(format!("/notifications/{}", created.notification_id));
-    let mut response = postern_service::http::json(StatusCode::CREATED, &created);
+    let mut response = json(StatusCode::CREATED, &created);
     if let Ok(location) = location {
         response.headers_mut().insert(LOCATION, location);
     }
@@ -113,11 +105,11 @@ async fn find_first_result(
     service: &ApiState,
     principal: &Principal,
     request: &NotificationRequest,
-    key: &IdempotencyKey,
+    key: &str,
 ) -> Result<Option<Created>, Problem> {
     let ApiState { store, clock, .. } = service;
     let (creator, fingerprint) = (&*principal.creator, request.fingerprint());
-    let first = group_commit::find_first_result(store, clock, creator, key.as_str(), &fingerprint);
+    let first = group_commit::find_first_result(store, clock, creator, key, &fingerprint);
     let first = first.await?;
     Ok(first.map(|accepted| created(&accepted, request.channel, request.priority)))
 }
@@ -127,7 +119,7 @@ async fn accept(
     principal: &Principal,
     validated: ValidatedRequest,
     actors: &AddressedActors,
-    key: Option<IdempotencyKey>,
+    key: Option<String>,
     permit: BudgetPermit,
 ) -> Result<Created, Problem> {
     let unverified = unverified_address(service, principal, &validated, actors)?;
@@ -138,25 +130,22 @@ async fn accept(
                 return Ok(first);
             }
         }
-        let counted = service
-            .unverified
-            .count_one(&principal.creator, address)
-            .await;
-        if !counted.map_err(|_| Code::Unavailable)? {
+        let counted = service.unverified.count_one(&principal.creator, address);
+        if !counted.await.map_err(|_| Code::Unavailable)? {
             let detail = "no more messages to an unverified address in this hour";
             return Err(not_addressable("unverified_address_quota", detail));
         }
     }
-    service
+    let taken = service
         .quota
         .take(principal, validated.request.send_at)
-        .await
-        .inspect_err(|problem| record_exceeded(service, principal, problem))?;
+        .await;
+    taken.inspect_err(|problem| record_exceeded(service, principal, problem))?;
     let (channel, priority) = (validated.request.channel, validated.request.priority);
-    let submissions = &service.submissions;
-    let accepted = submissions
-        .submit(principal, validated, key, permit)
-        .await?;
+    let accepted = service
+        .submissions
+        .submit(principal, validated, key, permit);
+    let accepted = accepted.await?;
     if unverified.is_some() {
         // Without the mark it is counted again at delivery.
         let _marked = service.unverified.mark_counted(accepted.id).await;
@@ -171,21 +160,17 @@ fn check(
 ) -> Result<ValidatedRequest, Problem> {
     principal.authorize_recipient(&request.recipient, service.users_may_address_anyone)?;
     principal.authorize_priority(request.priority, service.users_may_send_urgent)?;
-    let template = request.template.clone();
-    request
-        .check(
-            &service.templates.load(),
-            Principal::author(&principal.creator),
-        )
-        .inspect_err(|problem| log_template_rejection(principal, &template, problem))
+    let (template, author) = (
+        request.template.clone(),
+        Principal::author(&principal.creator),
+    );
+    let checked = request.check(&service.templates.load(), author);
+    checked.inspect_err(|problem| log_template_rejection(principal, &template, problem))
 }
 
 /// Checks that the addressed actor has an address that the caller may use. Returns the address if it
 /// is not verified, and is counted therefore. What the actor service does not say now is decided at
 /// delivery.
-///
-/// # Errors
-/// 422 with the reason.
 fn unverified_address(
     service: &ApiState,
     principal: &Principal,
@@ -195,11 +180,8 @@ fn unverified_address(
     let Some(actor) = validated.request.addressee() else {
         return Ok(None);
     };
-    let channel = validated.request.channel;
-    let found = service
-        .actors
-        .address_of(actor, actors, channel, &principal.creator);
-    let (code, detail) = match found {
+    let (channel, creator) = (validated.request.channel, &principal.creator);
+    let (code, detail) = match service.actors.address_of(actor, actors, channel, creator) {
         Err(ActorAddressError::Unavailable | ActorAddressError::Misconfigured) => return Ok(None),
         Ok(found) if found.is_trusted => return Ok(None),
         Ok(found) if validated.allows_unverified => return Ok(Some(found.address.hash())),
@@ -246,33 +228,28 @@ fn log_template_rejection(principal: &Principal, template: &TemplateName, proble
 /// Returns the pointers of the errors of a problem, separated by spaces.
 fn pointers(problem: &Problem) -> String {
     let problem = problem.to_json("");
-    let errors = problem["errors"].as_array().map(Vec::as_slice);
-    let pointers = errors.unwrap_or_default().iter();
-    let pointers: Vec<&str> = pointers
-        .filter_map(|error| error["pointer"].as_str())
-        .take(MAX_LOGGED_POINTERS)
-        .collect();
+    let errors = problem["errors"].as_array().into_iter().flatten();
+    let pointers = errors.filter_map(|error| error["pointer"].as_str());
+    let pointers: Vec<&str> = pointers.take(MAX_LOGGED_POINTERS).collect();
     let pointers = pointers.join(" ");
     pointers.chars().take(MAX_LOGGED_POINTER_CHARS).collect()
 }
 
 /// Returns the `Idempotency-Key` header, if present.
-fn idempotency_key(headers: &HeaderMap) -> Result<Option<IdempotencyKey>, Problem> {
-    let wrong = || {
-        Problem::new(Code::InvalidHeader)
-            .detail("Idempotency-Key must be one value of 1 to 255 visible ASCII characters")
-    };
+fn idempotency_key(headers: &HeaderMap) -> Result<Option<String>, Problem> {
     let mut values = headers.get_all(IDEMPOTENCY_KEY).iter();
-    match (values.next(), values.next()) {
-        (None, _) => Ok(None),
-        (Some(value), None) => value
-            .to_str()
-            .ok()
-            .and_then(IdempotencyKey::parse)
-            .map(Some)
-            .ok_or_else(wrong),
-        (Some(_), Some(_)) => Err(wrong()),
-    }
+    let key = match (values.next(), values.next()) {
+        (None, _) => return Ok(None),
+        (Some(value), None) => value.to_str().ok().filter(|text| is_idempotency_key(text)),
+        (Some(_), Some(_)) => None,
+    };
+    let expected = "Idempotency-Key must be one value of 1 to 255 visible ASCII characters";
+    let wrong = || Problem::new(Code::InvalidHeader).detail(expected);
+    key.map(|key| Some(key.to_owned())).ok_or_else(wrong)
+}
+
+fn is_idempotency_key(text: &str) -> bool {
+    (1..=255).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic())
 }
 
 /// Handles `POST /notification-batches`. Items are accepted or rejected individually.
@@ -284,9 +261,8 @@ pub(super) async fn batch(
     body: Json,
 ) -> Result<Response, Problem> {
     if idempotency_key(&headers)?.is_some() {
-        return Err(
-            Problem::new(Code::InvalidHeader).detail("Idempotency-Key is for single notifications")
-        );
+        let detail = "Idempotency-Key is for single notifications";
+        return Err(Problem::new(Code::InvalidHeader).detail(detail));
     }
     let permit = body.permit();
     let requests = read_batch(body, service.clock.now())?;
@@ -307,15 +283,10 @@ pub(super) async fn batch(
             serde_json::to_value(item).map_err(|_| Code::Internal.into())
         })
         .buffered(BATCH_CONCURRENCY)
-        .map(|result: Result<JsonValue, Problem>| {
-            result.unwrap_or_else(|problem| problem.to_json(&request_id))
-        })
+        .map(|item| item.unwrap_or_else(|problem: Problem| problem.to_json(&request_id)))
         .collect()
         .await;
-    Ok(
-        postern_service::http::json(StatusCode::OK, &value!({ "results": results }))
-            .into_response(),
-    )
+    Ok(json(StatusCode::OK, &value!({ "results": results })))
 }
 
 /// Parses each item separately. The parsed JSON tree takes many times the memory of its text and is
@@ -353,8 +324,8 @@ fn record_exceeded(service: &ApiState, principal: &Principal, problem: &Problem)
     if problem.code() != Code::RateLimited {
         return;
     }
-    let is_user = Principal::is_user(&principal.creator);
     let counter = &service.metrics.events.quota_exceeded;
+    let is_user = Principal::is_user(&principal.creator);
     let caller = if is_user { "user" } else { "service" };
     counter.with_label_values(&[caller]).inc();
     log_limited!(warn, caller = %principal.creator, "caller quota exceeded");

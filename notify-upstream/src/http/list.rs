@@ -16,7 +16,9 @@ use super::status::view;
 use super::{ApiState, AuthenticatedCaller};
 use crate::address::canonical;
 use crate::notification::Channel;
-use crate::status::list::{DEFAULT_PAGE_SIZE, ListAccess, ListFilter, ListReader, MAX_PAGE_SIZE};
+use crate::status::list::{
+    DEFAULT_PAGE_SIZE, ListAccess, ListFilter, ListPage, ListReader, MAX_PAGE_SIZE,
+};
 use crate::status::view::{NotificationStatus, StatusView};
 use crate::store::NotificationSnapshot;
 use crate::templates::TemplateName;
@@ -48,10 +50,9 @@ pub(super) async fn list(
     caller: AuthenticatedCaller,
     RawQuery(query): RawQuery,
 ) -> Result<Response, Problem> {
-    let access = if caller.may_read_all {
-        ListAccess::All
-    } else {
-        ListAccess::Own(caller.principal)
+    let access = match caller.may_read_all {
+        true => ListAccess::All,
+        false => ListAccess::Own(caller.principal),
     };
     let (page, next) = read_page(&service, access, query.as_deref()).await?;
     let response = ListResponse {
@@ -84,29 +85,25 @@ pub(super) async fn read_page(
     let expected = "must be the nextCursor of a page with the same parameters";
     let after = query.read("cursor", expected, |text| reader.parse_cursor(text));
     query.finish()?;
-    let page = reader
-        .page(after, limit.unwrap_or(DEFAULT_PAGE_SIZE), |snapshot| {
-            view(service, snapshot)
-        })
-        .await?;
-    Ok((page.notifications, page.next.map(|id| reader.cursor(id))))
+    let limit = limit.unwrap_or(DEFAULT_PAGE_SIZE);
+    let page = reader.page(after, limit, |snapshot| view(service, snapshot));
+    let ListPage {
+        notifications,
+        next,
+    } = page.await?;
+    Ok((notifications, next.map(|id| reader.cursor(id))))
 }
 
 fn filter(query: &mut Query) -> ListFilter {
     let expected = "must be an address or actor id";
     let recipient = query.read("recipient", expected, |text| {
-        (1..=MAX_RECIPIENT_BYTES)
-            .contains(&text.len())
-            .then(|| canonical(text))
+        let is_recipient = (1..=MAX_RECIPIENT_BYTES).contains(&text.len());
+        is_recipient.then(|| canonical(text))
     });
     let statuses = "must be SCHEDULED, QUEUED, SENT, DELIVERED, FAILED, CANCELLED or EXPIRED";
-    let status = query.read("status", statuses, |text| {
-        named(NotificationStatus::NAMES, text)
-    });
-    let template = query.read("template", "must be the name of a template", |text| {
-        TemplateName::parse(text).map(|name| name.as_str().to_owned())
-    });
-    let channel = channel(query);
+    let read_status = |text: &str| named(NotificationStatus::NAMES, text);
+    let status = query.read("status", statuses, read_status);
+    let (template, channel) = (template(query), channel(query));
     let mut instant = |name| query.read(name, "must be an RFC 3339 time", Timestamp::parse);
     let (from, to) = (instant("from"), instant("to"));
     ListFilter {
@@ -119,10 +116,18 @@ fn filter(query: &mut Query) -> ListFilter {
     }
 }
 
+pub(super) fn template(query: &mut Query) -> Option<String> {
+    let template = query.read(
+        "template",
+        "must be the name of a template",
+        TemplateName::parse,
+    );
+    template.map(|name| name.as_str().to_owned())
+}
+
 pub(super) fn channel(query: &mut Query) -> Option<Channel> {
-    query.read("channel", "must be email, sms or push", |text| {
-        named(Channel::NAMES, text)
-    })
+    let read = |text: &str| named(Channel::NAMES, text);
+    query.read("channel", "must be email, sms or push", read)
 }
 
 /// Reads the number of rows that a page may have.

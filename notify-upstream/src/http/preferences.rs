@@ -42,11 +42,10 @@ pub(super) async fn put(
         let choices = object.required("categories", |field| {
             field.array(|item| {
                 item.object(|choice| {
+                    let unknown = "there is no such category";
                     let category = choice.required("category", |field| {
                         let name = known.get(field.string()?);
-                        name.or_else(|| {
-                            field.reject("unknown_category", "there is no such category")
-                        })
+                        name.or_else(|| field.reject("unknown_category", unknown))
                     });
                     let subscribed = choice.required("subscribed", |field| field.boolean());
                     Some((*category?, subscribed?))
@@ -57,20 +56,19 @@ pub(super) async fn put(
     })?;
     let addresses = addresses(&service, &principal).await?;
     if addresses.is_empty() {
-        return Err(Problem::new(Code::ValidationFailed)
-            .detail("the profile of the user has no verified address"));
+        let detail = "the profile of the user has no verified address";
+        return Err(Problem::new(Code::ValidationFailed).detail(detail));
     }
     let list = &service.suppression;
     for (category, subscribed) in &choices {
         for address in &addresses {
             let (channel, hash) = (address.channel(), address.hash());
-            let done = if *subscribed {
-                list.resubscribe(channel, hash, category).await
+            if *subscribed {
+                list.resubscribe(channel, hash, category).await?;
             } else {
-                list.unsubscribe(channel, hash, category, "preference")
-                    .await
-            };
-            done?;
+                let unsubscribed = list.unsubscribe(channel, hash, category, "preference");
+                unsubscribed.await?;
+            }
         }
     }
     answer(&service, &addresses).await
@@ -82,10 +80,8 @@ pub(super) async fn put(
 /// 403 unless the caller is a user of the actor pool.
 async fn addresses(service: &ApiState, principal: &Principal) -> Result<Vec<Address>, Problem> {
     let actor = principal.actor.as_deref().and_then(ActorId::parse);
-    let actor = actor.ok_or_else(|| {
-        Problem::new(Code::RecipientNotAllowed)
-            .detail("only users of the actor pool have preferences")
-    })?;
+    let detail = "only users of the actor pool have preferences";
+    let actor = actor.ok_or_else(|| Problem::new(Code::RecipientNotAllowed).detail(detail))?;
     match service.actors.own_addresses(&actor).await {
         Ok(addresses) => Ok(addresses),
         Err(ActorAddressError::Unknown | ActorAddressError::Missing) => Ok(Vec::new()),
@@ -109,9 +105,7 @@ async fn answer(service: &ApiState, addresses: &[Address]) -> Result<Response, P
         left.extend(entries.into_iter().map(|entry| entry.category));
     }
     let templates = service.templates.load();
-    let categories = templates.categories().into_iter();
-    let categories: Vec<Value> = categories
-        .map(|category| value!({"category": category, "subscribed": !left.contains(category)}))
-        .collect();
+    let view = |category| value!({"category": category, "subscribed": !left.contains(category)});
+    let categories: Vec<Value> = templates.categories().into_iter().map(view).collect();
     Ok(json(StatusCode::OK, &value!({ "categories": categories })))
 }

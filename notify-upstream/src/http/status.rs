@@ -91,9 +91,8 @@ pub(super) async fn read(
         let _permit = service.status_reads.acquire().await;
         service.store.read(&[id]).await
     };
-    let found = tokio::time::timeout(READ_TIMEOUT, reading)
-        .await
-        .map_err(|_| Problem::new(Code::Unavailable).retry_after(1))?;
+    let found = tokio::time::timeout(READ_TIMEOUT, reading).await;
+    let found = found.map_err(|_| Problem::new(Code::Unavailable).retry_after(1))?;
     let found = found.map_err(|error| {
         postern_core::log_outage!("database", %error, "status read failed");
         Problem::new(Code::Unavailable)
@@ -121,10 +120,8 @@ fn response(view: &StatusView, headers: &HeaderMap) -> Result<Response, Problem>
     let prefix = u128::from_be_bytes(*digest.first_chunk().ok_or(Code::Internal)?);
     let etag = format!("\"{prefix:032x}\"");
     let known = headers.get_all(IF_NONE_MATCH).iter();
-    let mut known = known
-        .filter_map(|value| value.to_str().ok())
-        .flat_map(|value| value.split(','))
-        .map(str::trim);
+    let known = known.filter_map(|value| value.to_str().ok());
+    let mut known = known.flat_map(|value| value.split(',')).map(str::trim);
     let is_known = known.any(|known| known == "*" || known.trim_start_matches("W/") == etag);
     let version = [(ETAG, &*etag), (CACHE_CONTROL, "private, no-cache")];
     Ok(if is_known {

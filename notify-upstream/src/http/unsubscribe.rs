@@ -52,20 +52,18 @@ pub(super) async fn leave(
     Raw(body, _permit): Raw,
 ) -> Result<Response, Problem> {
     if !is_click(&body) {
-        return Err(Problem::new(Code::InvalidRequest)
-            .detail("the body must be List-Unsubscribe=One-Click"));
+        let detail = "the body must be List-Unsubscribe=One-Click";
+        return Err(Problem::new(Code::InvalidRequest).detail(detail));
     }
     let Subscription { address, category } = Subscription::of(&service, query.as_deref()).await?;
-    service
-        .suppression
-        .unsubscribe(Channel::Email, address, &category, "unsubscribed")
-        .await?;
+    let lists = &service.suppression;
+    let left = lists.unsubscribe(Channel::Email, address, &category, "unsubscribed");
+    left.await?;
     let accept = headers.get(ACCEPT).and_then(|accept| accept.to_str().ok());
     Ok(
-        if accept.is_some_and(|accept| accept.contains("text/html")) {
-            html(DONE, &category)
-        } else {
-            StatusCode::NO_CONTENT.into_response()
+        match accept.is_some_and(|accept| accept.contains("text/html")) {
+            true => html(DONE, &category),
+            false => StatusCode::NO_CONTENT.into_response(),
         },
     )
 }
@@ -95,9 +93,10 @@ impl Subscription {
         let known = read(service, claim.id).await?;
         let mail = known.filter(|snapshot| snapshot.record.lane.channel == Channel::Email);
         let mail = mail.ok_or_else(invalid_token)?;
-        let is_proven =
-            |address: &AddressHash| tokens.verify(TokenPurpose::Unsubscribe, claim, address);
-        let address = mail.addresses().find(is_proven);
+        let purpose = TokenPurpose::Unsubscribe;
+        let address = mail
+            .addresses()
+            .find(|it| tokens.verify(purpose, claim, it));
         let templates = service.templates.load();
         let category = templates.category(&mail.record.template);
         Ok(Self {
@@ -108,8 +107,8 @@ impl Subscription {
 }
 
 fn claim_of(query: Option<&str>) -> Option<TokenClaim> {
-    let mut pairs =
-        url::form_urlencoded::parse(query?.as_bytes()).filter(|(name, _)| name == "token");
+    let pairs = url::form_urlencoded::parse(query?.as_bytes());
+    let mut pairs = pairs.filter(|(name, _)| name == "token");
     match (pairs.next(), pairs.next()) {
         (Some((_, token)), None) => TokenClaim::parse(&token),
         _ => None,
@@ -122,13 +121,10 @@ fn is_click(body: &[u8]) -> bool {
         return false;
     };
     let mut form = url::form_urlencoded::parse(body);
+    let part = text.split_once("name=\"List-Unsubscribe\"");
+    let part = part.and_then(|(_, rest)| rest.split_once("\r\n\r\n"));
     form.any(|(name, value)| name == "List-Unsubscribe" && value.trim() == "One-Click")
-        || text
-            .split_once("name=\"List-Unsubscribe\"")
-            .is_some_and(|(_, rest)| {
-                rest.split_once("\r\n\r\n")
-                    .is_some_and(|(_, value)| value.starts_with("One-Click\r\n"))
-            })
+        || part.is_some_and(|(_, value)| value.starts_with("One-Click\r\n"))
 }
 
 #[cfg(test)]

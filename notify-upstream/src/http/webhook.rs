@@ -34,15 +34,16 @@ pub(super) async fn receive(
         source,
         now,
     };
-    let reports = service
-        .webhooks
-        .read(&provider, &request)
-        .await
-        .map_err(|reason| rejection(&service, &provider, reason))?;
-    if let Some(token) = service.webhooks.token(&provider, &request)
-        && !service.store.bind_webhook_token(&token, now).await?
+    let refuse = |reason| rejection(&service, &provider, reason);
+    let verified = service.webhooks.read(&provider, &request).await;
+    let (reports, token) = verified.map_err(refuse)?;
+    if let Some(token) = token
+        && !service
+            .store
+            .bind_webhook_token(&provider, &token, now)
+            .await?
     {
-        return Err(rejection(&service, &provider, WebhookRejection::Signature));
+        return Err(refuse(WebhookRejection::Signature));
     }
     let saved = service.store.save_receipts(&provider, &reports).await;
     let templates = service.templates.load_full();
@@ -59,8 +60,9 @@ pub(super) async fn receive(
         ("not_ours", not_ours),
     ] {
         let counter = &service.metrics.events.receipts;
-        let counter = counter.with_label_values(&[&*provider, outcome]);
-        counter.inc_by(count);
+        counter
+            .with_label_values(&[&*provider, outcome])
+            .inc_by(count);
     }
     Ok(StatusCode::NO_CONTENT.into_response())
 }
@@ -78,10 +80,9 @@ impl FromRequestParts<Arc<ApiState>> for WebhookSender {
         parts: &mut Parts,
         service: &Arc<ApiState>,
     ) -> Result<Self, Problem> {
-        let unknown = |_| Problem::new(Code::InvalidWebhookSignature);
         let Path(provider): Path<String> = Path::from_request_parts(parts, service)
             .await
-            .map_err(unknown)?;
+            .map_err(|_| Code::InvalidWebhookSignature)?;
         if !service.webhooks.have(&provider) {
             return Err(rejection(service, &provider, WebhookRejection::Signature));
         }
@@ -94,16 +95,12 @@ impl FromRequestParts<Arc<ApiState>> for WebhookSender {
 /// Counts and logs a rejected request, and returns the problem. The name of the provider is logged
 /// only if it is one of the supported ones, because the client chooses it.
 fn rejection(service: &ApiState, provider: &str, rejection: WebhookRejection) -> Problem {
-    let provider = PROVIDERS
-        .iter()
-        .find(|known| **known == provider)
-        .map_or("unknown", |known| *known);
+    let provider = PROVIDERS.into_iter().find(|known| *known == provider);
+    let provider = provider.unwrap_or("unknown");
+    let unreadable = || Problem::new(Code::InvalidRequest).detail("the event cannot be read");
     let (reason, problem) = match rejection {
         WebhookRejection::Signature => ("signature", Code::InvalidWebhookSignature.into()),
-        WebhookRejection::Unreadable => (
-            "unreadable",
-            Problem::new(Code::InvalidRequest).detail("the event cannot be read"),
-        ),
+        WebhookRejection::Unreadable => ("unreadable", unreadable()),
         WebhookRejection::Unavailable => ("certificate_unavailable", Code::Unavailable.into()),
     };
     let rejections = &service.metrics.events.webhook_rejections;

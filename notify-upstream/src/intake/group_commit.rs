@@ -7,14 +7,14 @@ use std::task::Context;
 use std::time::Duration;
 
 use postern_core::clock::Timestamp;
-use postern_core::group_commit::{self, Reply, Submission, Submitter, process_batches};
+use postern_core::group_commit::{self, Submission, Submitter, process_batches};
 use postern_core::trace::Scope;
 use postern_core::{Clock, Code, Problem};
 use postern_service::http::BudgetPermit;
 use tokio::sync::mpsc;
 
 use crate::dispatch::DispatchContext;
-use crate::intake::request::{IdempotencyKey, ValidatedRequest};
+use crate::intake::request::ValidatedRequest;
 use crate::notification::{Lane, NotificationId};
 use crate::principal::Principal;
 use crate::store::{NewNotification, Record, Store, StoreError};
@@ -37,7 +37,6 @@ pub(crate) struct SubmissionQueue {
 }
 
 /// The task that commits submissions in batches.
-#[derive(Debug)]
 pub(crate) struct GroupCommitter {
     writer: Arc<BatchWriter>,
     queue: mpsc::Receiver<PendingSubmission>,
@@ -47,9 +46,7 @@ pub(crate) struct GroupCommitter {
 /// The result of an accepted submission.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct AcceptedNotification {
-    /// Identifier of the notification.
     pub(crate) id: NotificationId,
-    /// Time of acceptance.
     pub(crate) created_at: Timestamp,
 }
 
@@ -59,33 +56,22 @@ type NewSubmission = (NewNotification, BudgetPermit);
 type SubmissionResult = Result<AcceptedNotification, Problem>;
 type PendingSubmission = Submission<NewSubmission, SubmissionResult>;
 
-/// The requester that waits for a commit, and the memory of its request.
-type Requester = (Reply<SubmissionResult>, BudgetPermit);
-
 /// Assigns identifiers, commits a batch and answers its requesters.
-#[derive(Debug)]
 struct BatchWriter(DispatchContext);
-
-/// The rows of a batch with their requesters.
-type PlacedBatch = (Vec<NewNotification>, Vec<Requester>);
 
 // === impl SubmissionQueue ===
 
 impl SubmissionQueue {
     /// Creates a queue and the committer that empties it.
     pub(crate) fn open(context: DispatchContext) -> (Self, GroupCommitter) {
-        let (submitter, queue) = group_commit::queue(MAX_PENDING_SUBMISSIONS);
-        (
-            Self {
-                queue: submitter,
-                timeout: COMMIT_TIMEOUT,
-            },
-            GroupCommitter {
-                writer: Arc::new(BatchWriter(context)),
-                queue,
-                timeout: COMMIT_TIMEOUT,
-            },
-        )
+        let (queue, receiver) = group_commit::queue(MAX_PENDING_SUBMISSIONS);
+        let (writer, timeout) = (Arc::new(BatchWriter(context)), COMMIT_TIMEOUT);
+        let committer = GroupCommitter {
+            writer,
+            queue: receiver,
+            timeout,
+        };
+        (Self { queue, timeout }, committer)
     }
 
     /// Submits a notification and returns after its commit. The memory reserved for its body is
@@ -98,10 +84,10 @@ impl SubmissionQueue {
         &self,
         principal: &Principal,
         validated: ValidatedRequest,
-        key: Option<IdempotencyKey>,
+        key: Option<String>,
         permit: BudgetPermit,
     ) -> Result<AcceptedNotification, Problem> {
-        let key = key.map(|key| (key.as_str().to_owned(), validated.request.fingerprint()));
+        let key = key.map(|key| (key, validated.request.fingerprint()));
         let send_at = validated.request.send_at;
         let row = NewNotification {
             id: NotificationId::default(),
@@ -123,6 +109,7 @@ fn record(principal: &Principal, validated: ValidatedRequest) -> Record {
         locale,
     } = validated;
     let scope = Scope::current();
+    let request_id = scope.as_ref().and_then(|scope| scope.request_id());
     Record {
         lane: Lane::first(request.channel, request.priority),
         creator: principal.creator.to_string(),
@@ -134,10 +121,8 @@ fn record(principal: &Principal, validated: ValidatedRequest) -> Record {
         variables: serde_json::to_string(&request.variables).unwrap_or_default(),
         created_at: Timestamp(0),
         expires_at: request.expires_at,
-        request_id: scope
-            .as_ref()
-            .and_then(|scope| scope.request_id().map(str::to_owned)),
-        trace_context: scope.and_then(|scope| scope.traceparent()),
+        request_id: request_id.map(str::to_owned),
+        trace_context: scope.as_ref().and_then(Scope::traceparent),
     }
 }
 
@@ -169,14 +154,6 @@ impl GroupCommitter {
     }
 }
 
-/// Restores the submission of a row that was not stored.
-fn submission_of(row: NewNotification, (reply, permit): Requester) -> PendingSubmission {
-    Submission {
-        item: (row, permit),
-        reply,
-    }
-}
-
 // === impl BatchWriter ===
 
 impl BatchWriter {
@@ -189,74 +166,71 @@ impl BatchWriter {
         }
     }
 
-    async fn write(self: &Arc<Self>, batch: Vec<PendingSubmission>) {
-        let (store, clock) = (&self.0.store, &self.0.clock);
+    async fn write(self: &Arc<Self>, mut batch: Vec<PendingSubmission>) {
+        let (store, clock, count) = (&self.0.store, &self.0.clock, batch.len());
         let synchronized = match clock.is_uncertain() {
             true => store.synchronize(clock).await,
             false => Ok(()),
         };
-        let (rows, requesters) = self.place(batch);
-        let count = rows.len();
+        self.place(&mut batch);
         let batch_rows = u32::try_from(count).unwrap_or(u32::MAX);
         self.0.metrics.events.batch_rows.observe(batch_rows.into());
         let stored = match synchronized {
-            Ok(()) => store.accept(&rows).await,
+            Ok(()) => {
+                let rows: Vec<_> = batch.iter().map(|pending| &pending.item.0).collect();
+                store.accept(&rows).await
+            }
             Err(error) => Err(error),
         };
         match stored {
-            Ok(rejected) => self.committed((rows, requesters), &rejected),
+            Ok(rejected) => self.committed(batch, &rejected),
             Err(StoreError::Refused(error)) if count > 1 => {
                 postern_core::log_outage!("database", %error, rows = count, "batch insert rejected, retrying rows individually");
-                for (row, requester) in rows.into_iter().zip(requesters) {
-                    Box::pin(self.write(vec![submission_of(row, requester)])).await;
+                for pending in batch {
+                    Box::pin(self.write(vec![pending])).await;
                 }
             }
             Err(error) => {
                 postern_core::log_outage!("database", %error, rows = count, "notification insert failed");
                 let problem = Problem::from(&error);
-                for requester in requesters {
-                    requester.0.send(Err(problem.clone()));
+                for pending in batch {
+                    pending.reply.send(Err(problem.clone()));
                 }
             }
         }
     }
 
     /// Assigns each submission its order and identifier.
-    fn place(&self, batch: Vec<PendingSubmission>) -> PlacedBatch {
+    fn place(&self, batch: &mut [PendingSubmission]) {
         let now = self.0.clock.now();
         let places = self.0.sequence.places(batch.len());
-        let placed = batch.into_iter().zip(places);
-        let placed = placed.map(|(Submission { item, reply }, (order, id))| {
-            let (mut row, permit) = item;
+        for (pending, (order, id)) in batch.iter_mut().zip(places) {
+            let row = &mut pending.item.0;
             (row.id, row.order, row.record.created_at) = (id, order, now);
             row.send_at = row.send_at.filter(|at| *at > now);
-            (row, (reply, permit))
-        });
-        placed.unzip()
+        }
     }
 
-    fn committed(self: &Arc<Self>, (rows, requesters): PlacedBatch, rejected: &[NotificationId]) {
-        let state = &self.0.dispatch_state;
-        for (row, requester) in rows.into_iter().zip(requesters) {
-            if rejected.contains(&row.id) {
-                let writer = Arc::clone(self);
-                let submission = submission_of(row, requester);
-                tokio::spawn(writer.answer_repeated_key(submission));
+    fn committed(self: &Arc<Self>, batch: Vec<PendingSubmission>, rejected: &[NotificationId]) {
+        let DispatchContext {
+            dispatch_state,
+            metrics,
+            ..
+        } = &self.0;
+        for pending in batch {
+            if rejected.contains(&pending.item.0.id) {
+                tokio::spawn(Arc::clone(self).answer_repeated_key(pending));
                 continue;
             }
-            let accepted = AcceptedNotification {
-                id: row.id,
-                created_at: row.record.created_at,
-            };
-            let lane = row.record.lane;
-            let (reply, _permit) = requester;
-            let latency = reply.age();
-            reply.send(Ok(accepted));
-            self.0
-                .metrics
-                .accepted(lane.channel, lane.priority, latency);
+            let Submission {
+                item: (row, _permit),
+                reply,
+            } = pending;
+            let (id, created_at, lane) = (row.id, row.record.created_at, row.record.lane);
+            metrics.accepted(lane, reply.age());
+            reply.send(Ok(AcceptedNotification { id, created_at }));
             if row.send_at.is_none() {
-                state.channel(lane.channel).mark_waiting(lane);
+                dispatch_state.channel(lane.channel).mark_waiting(lane);
             }
         }
     }
@@ -265,11 +239,9 @@ impl BatchWriter {
     /// 409.
     async fn answer_repeated_key(self: Arc<Self>, submission: PendingSubmission) {
         let row = &submission.item.0;
+        let creator = &row.record.creator;
         let result = match &row.key {
-            Some((key, fingerprint)) => {
-                self.find_repeated(&row.record.creator, key, fingerprint)
-                    .await
-            }
+            Some((key, fingerprint)) => self.find_repeated(creator, key, fingerprint).await,
             None => Err(Code::Internal.into()),
         };
         match result.transpose() {
@@ -291,10 +263,9 @@ impl BatchWriter {
         let first = find_first_result(store, clock, creator, key, fingerprint).await?;
         if first.is_none() && clock.is_confirmed() {
             let ttl_ms = i64::try_from(IDEMPOTENCY_KEY_TTL.as_millis()).unwrap_or(i64::MAX);
-            store
-                .delete_idempotency_keys(Timestamp(clock.now().0 - ttl_ms + 1))
-                .await
-                .map_err(|error| store_unavailable(&error))?;
+            let expired = Timestamp(clock.now().0 - ttl_ms + 1);
+            let deleted = store.delete_idempotency_keys(expired).await;
+            deleted.map_err(|error| store_unavailable(&error))?;
         }
         Ok(first)
     }
@@ -315,21 +286,12 @@ pub(crate) async fn find_first_result(
     let is_valid = |created_at: Timestamp| {
         clock.now().since(created_at) < IDEMPOTENCY_KEY_TTL || !clock.is_confirmed()
     };
-    match store
-        .idempotency_record(creator, key)
-        .await
-        .map_err(|error| store_unavailable(&error))?
-    {
-        Some(existing) if is_valid(existing.created_at) => {
-            if existing.fingerprint == fingerprint {
-                Ok(Some(AcceptedNotification {
-                    id: existing.id,
-                    created_at: existing.created_at,
-                }))
-            } else {
-                Err(Code::IdempotencyKeyReused.into())
-            }
-        }
+    let first = store.idempotency_record(creator, key).await;
+    match first.map_err(|error| store_unavailable(&error))? {
+        Some((id, first, created_at)) if is_valid(created_at) => match first == fingerprint {
+            true => Ok(Some(AcceptedNotification { id, created_at })),
+            false => Err(Code::IdempotencyKeyReused.into()),
+        },
         Some(_) | None => Ok(None),
     }
 }

@@ -24,8 +24,6 @@ pub(crate) struct CallerQuota {
 /// Minutes in which a user fills the place of those that wait for their turn or their time.
 const MAX_WAITING_MINUTES: u64 = 5;
 
-// === impl CallerQuota ===
-
 impl CallerQuota {
     /// Creates a quota with limits per minute for each user and each service. `None` means
     /// unlimited.
@@ -64,12 +62,8 @@ impl CallerQuota {
             let left_s = u32::try_from((minute + 1) * 60 - now).unwrap_or(60);
             let key = format!("notify:quota{what}:{caller}:{minute}");
             let ttl = Duration::from_secs(u64::from(left_s) + 60);
-            if self
-                .cache
-                .increment(&key, ttl)
-                .await
-                .is_ok_and(|count| count > limit)
-            {
+            let count = self.cache.increment(&key, ttl).await;
+            if count.is_ok_and(|count| count > limit) {
                 return Err(Problem::new(Code::RateLimited).retry_after(left_s));
             }
         }

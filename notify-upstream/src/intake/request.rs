@@ -1,6 +1,5 @@
 //! Parsing and validation of notification requests.
 
-use std::sync::Arc;
 use std::time::Duration;
 
 use postern_core::clock::Timestamp;
@@ -11,7 +10,7 @@ use sha2::{Digest, Sha256};
 use crate::address::{ActorId, Recipient};
 use crate::delivery::provider::exceeded_limit;
 use crate::notification::{Channel, Priority};
-use crate::templates::{Locale, RenderError, TemplateName, Templates, VariableAuthor};
+use crate::templates::{Locale, RenderError, TemplateName, Templates, TextMistake, VariableAuthor};
 
 /// Maximum size of a notification's variables, as JSON.
 const MAX_VARIABLES_BYTES: usize = 64 << 10;
@@ -27,7 +26,6 @@ pub(crate) struct NotificationRequest {
     pub(crate) template: TemplateName,
     /// Input of the template, never template source. Names are sorted.
     pub(crate) variables: serde_json::Map<String, serde_json::Value>,
-    /// The requested locale.
     pub(crate) locale: Option<Locale>,
     pub(crate) priority: Priority,
     /// Earliest time of delivery. A time in the past means immediately.
@@ -42,32 +40,10 @@ pub(crate) struct ValidatedRequest {
     pub(crate) request: NotificationRequest,
     /// Whether the message may go to an unverified address of the requesting user.
     pub(crate) allows_unverified: bool,
-    /// Version of the template at the time of validation.
     pub(crate) template_version: u32,
     /// The locale in which the template will be rendered.
     pub(crate) locale: Locale,
 }
-
-/// An idempotency key: 1 to 255 visible ASCII characters.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct IdempotencyKey(Arc<str>);
-
-// === impl IdempotencyKey ===
-
-impl IdempotencyKey {
-    /// Parses the value of the `Idempotency-Key` header.
-    pub(crate) fn parse(text: &str) -> Option<Self> {
-        let is_valid =
-            (1..=255).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic());
-        is_valid.then(|| Self(text.into()))
-    }
-
-    pub(crate) fn as_str(&self) -> &str {
-        &self.0
-    }
-}
-
-// === impl NotificationRequest ===
 
 impl NotificationRequest {
     /// Parses one notification and records every error. A `sendAt` or `expiresAt` that is out of
@@ -76,15 +52,9 @@ impl NotificationRequest {
     pub(crate) fn read(object: &Object<'_>, now: Timestamp) -> Option<Self> {
         let channel = object.required("channel", |field| field.one_of(Channel::NAMES));
         let recipient = object.required("recipient", |field| Recipient::read(&field, channel));
-        let template = object.required("template", |field| {
-            TemplateName::parse(field.string()?)
-                .or_else(|| field.fail("invalid_format", "must be 1 to 64 of a-z, 0-9, - and _"))
-        });
+        let template = object.required("template", TemplateName::read);
         let variables = object.or("variables", serde_json::Map::new(), variables);
-        let locale = object.optional("locale", |field| {
-            Locale::parse(field.string()?)
-                .or_else(|| field.fail("invalid_format", "must be a tag such as en or de-AT"))
-        });
+        let locale = object.optional("locale", Locale::read);
         let priority = object.or("priority", Priority::Normal, |field| {
             field.one_of(Priority::NAMES)
         });
@@ -124,32 +94,31 @@ impl NotificationRequest {
             Problem::new(Code::UnknownTemplate).error("/template", "unknown_template", detail)
         })?;
         let missing = found.missing(&self.variables).into_iter().map(|name| {
-            let pointer = format!("/variables/{}", name.replace('.', "/"));
             let detail = format!("the template needs the variable `{name}`");
-            (pointer, "missing_variable", detail)
+            (name.replace('.', "/"), "missing_variable", detail)
         });
         reject(missing)?;
-        let mistakes = found
-            .user_text_mistakes(&self.variables, author)
-            .into_iter();
-        reject(mistakes.map(|(name, code, detail)| (format!("/variables/{name}"), code, detail)))?;
+        reject(
+            found
+                .user_text_mistakes(&self.variables, author)
+                .into_iter(),
+        )?;
         // Variables that the template cannot render, such as a number in place of a string, would
         // fail every delivery attempt.
         let content = found.render(&self.variables, author).map_err(|error| {
+            let unusable = "the template does not render with these variables";
             unrenderable(match error {
-                RenderError::Template(_) => {
-                    "the template does not render with these variables".to_owned()
-                }
-                RenderError::TooLong { .. } => error.to_string(),
+                RenderError::Template(_) => unusable.to_owned(),
+                RenderError::TooLong(..) => error.to_string(),
             })
         })?;
         if let Some(limit) = exceeded_limit(&content) {
             return Err(unrenderable(limit));
         }
         Ok(ValidatedRequest {
-            allows_unverified: *found.settings().unverified_addresses.get(self.channel),
-            template_version: found.version(),
-            locale: found.locale().clone(),
+            allows_unverified: *found.settings.unverified_addresses.get(self.channel),
+            template_version: found.settings.version,
+            locale: found.locale.clone(),
             request: self,
         })
     }
@@ -189,11 +158,11 @@ impl NotificationRequest {
     }
 }
 
-/// Rejects a request with all mistakes: pointer, code and detail. There may be none.
-fn reject(mistakes: impl Iterator<Item = (String, &'static str, String)>) -> Result<(), Problem> {
-    let problem = mistakes.fold(None, |problem: Option<Problem>, (pointer, code, detail)| {
+/// Rejects a request with all mistakes: variable, code and detail. There may be none.
+fn reject(mistakes: impl Iterator<Item = TextMistake>) -> Result<(), Problem> {
+    let problem = mistakes.fold(None, |problem: Option<Problem>, (name, code, detail)| {
         let problem = problem.unwrap_or_else(|| Problem::new(Code::ValidationFailed));
-        Some(problem.error(&pointer, code, detail))
+        Some(problem.error(&format!("/variables/{name}"), code, detail))
     });
     problem.map_or(Ok(()), Err)
 }
@@ -210,10 +179,8 @@ fn variables(field: Field<'_>) -> Option<serde_json::Map<String, serde_json::Val
         return None;
     };
     if serde_json::to_vec(&map).map_or(0, |text| text.len()) > MAX_VARIABLES_BYTES {
-        return field.reject(
-            "too_large",
-            format!("must be at most {MAX_VARIABLES_BYTES} bytes of JSON"),
-        );
+        let detail = format!("must be at most {MAX_VARIABLES_BYTES} bytes of JSON");
+        return field.reject("too_large", detail);
     }
     Some(map)
 }

@@ -17,10 +17,7 @@ pub(crate) struct OrderSequence {
     last: Mutex<Order>,
 }
 
-// === impl OrderSequence ===
-
 impl OrderSequence {
-    /// Creates a generator that starts at the current time of `clock`.
     pub(crate) fn new(clock: Clock) -> Self {
         Self {
             clock,

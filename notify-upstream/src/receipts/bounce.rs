@@ -1,12 +1,8 @@
 //! The judgement of bounces: one rule for the reports of mail servers and of providers.
 
-use std::sync::LazyLock;
-
-use crate::delivery::provider::{ErrorCodeTable, ProviderRefusal, is_enhanced};
+use crate::delivery::provider::{ProviderRefusal, classify_reply, is_enhanced};
 use crate::delivery::retry::FailureClass;
 use crate::store::row::ReceiptKind;
-
-static CODES: LazyLock<ErrorCodeTable> = LazyLock::new(ErrorCodeTable::shipped);
 
 /// Classifies a failure by all that a report says: the reply of the mail server within
 /// `diagnostic`, and the enhanced status code of the report, which may be empty. Only a failure
@@ -15,8 +11,9 @@ pub(super) fn judge(diagnostic: &str, status: &str) -> (ReceiptKind, ProviderRef
     let quoted = reply(diagnostic);
     // Behind a space, a provider's own number is not read as a reply code.
     let words = quoted.map_or_else(|| format!(" {diagnostic}"), str::to_owned);
-    let refusal = CODES.classify_reply(&words, status);
-    let kind = if refusal.class == FailureClass::Permanent {
+    let refusal = classify_reply(&words, status);
+    let is_bounce = refusal.class == FailureClass::Permanent;
+    let kind = if is_bounce {
         ReceiptKind::Bounced
     } else {
         ReceiptKind::Failed
@@ -41,10 +38,7 @@ pub(super) fn conclude(
 /// and the IANA registry): not that of a filter, and not the correction of one (RFC 6430).
 pub(super) fn is_objection(feedback_type: Option<&str>) -> bool {
     let kind = feedback_type.unwrap_or_default().to_ascii_lowercase();
-    !matches!(
-        kind.as_str(),
-        "not-spam" | "auth-failure" | "virus" | "dmarc"
-    )
+    !["not-spam", "auth-failure", "virus", "dmarc"].contains(&kind.as_str())
 }
 
 /// Returns a text from its SMTP reply code on: the first with an enhanced code, `550 5.1.1 …`, otherwise
@@ -52,14 +46,13 @@ pub(super) fn is_objection(feedback_type: Option<&str>) -> bool {
 fn reply(text: &str) -> Option<&str> {
     let is_end = |c: char| c.is_whitespace() || c == '-';
     let is_code = |word: &str| word.len() == 3 && word.bytes().all(|byte| byte.is_ascii_digit());
-    let is_start = |at: usize| {
-        text.get(..at)
-            .is_some_and(|it| it.trim_end() != it || at == 0)
-    };
-    let starts = text.match_indices(['4', '5']).map(|(at, _)| at);
-    let mut replies = starts
-        .filter(|at| is_start(*at))
-        .filter_map(|at| text.get(at..))
+    let is_start = |before: &str| before.is_empty() || before.trim_end() != before;
+    let starts = text
+        .match_indices(['4', '5'])
+        .map(|(at, _)| text.split_at(at));
+    let replies = starts.filter(|(before, _)| is_start(before));
+    let mut replies = replies
+        .map(|(_, reply)| reply)
         .filter(|reply| reply.split(is_end).next().is_some_and(is_code));
     let has_enhanced = |reply: &&str| reply.split(is_end).nth(1).is_some_and(is_enhanced);
     let first = replies.clone().next();

@@ -57,10 +57,9 @@ pub(crate) fn read(mail: &[u8], now: Timestamp) -> Option<DeliveryReport> {
     };
     let status = part(&["delivery-status", "global-delivery-status"]);
     let complaint = part(&["feedback-report"]);
-    let (text, groups) = match (status, complaint) {
-        (Some(text), _) => (text.clone(), groups(&text)),
-        (None, Some(text)) => (text.clone(), groups(&text)),
-        (None, None) => {
+    let (text, groups) = match status.or(complaint) {
+        Some(text) => (text.clone(), groups(&text)),
+        None => {
             let text = parts.first()?.body_text(0)?.into_owned();
             let groups = plain_bounce(mail, &text);
             (text, groups)
@@ -70,20 +69,12 @@ pub(crate) fn read(mail: &[u8], now: Timestamp) -> Option<DeliveryReport> {
     let first_id = claims.first()?.id.to_string();
     let fingerprint = Sha256::new().chain_update(first_id).chain_update(&text);
     let fingerprint = hex::encode(fingerprint.finalize());
-    let event_id = |number: usize| format!("{fingerprint}-{number}");
-    let recipients = groups
-        .iter()
-        .filter_map(|fields| report(fields, now))
-        .take(MAX_RECIPIENTS)
-        .enumerate();
-    let recipients = recipients.map(|(number, mut recipient)| {
-        recipient.report.event_id = event_id(number);
-        recipient
-    });
-    Some(DeliveryReport {
-        claims,
-        recipients: recipients.collect(),
-    })
+    let recipients = groups.iter().filter_map(|fields| report(fields, now));
+    let mut recipients: Vec<_> = recipients.take(MAX_RECIPIENTS).collect();
+    for (number, recipient) in recipients.iter_mut().enumerate() {
+        recipient.report.event_id = format!("{fingerprint}-{number}");
+    }
+    Some(DeliveryReport { claims, recipients })
 }
 
 /// Appends the parts of a message that contain no others. Attached messages are left out: the
@@ -148,27 +139,21 @@ fn claims(mail: &str, report: &str) -> Vec<TokenClaim> {
 /// and of Exim, which names them in a header.
 fn plain_bounce(mail: &[u8], text: &str) -> Vec<Fields> {
     let head = MessageParser::new().parse_headers(mail);
-    let failed = head
-        .as_ref()
-        .and_then(|head| head.header_raw("X-Failed-Recipients"));
+    let head = head.as_ref();
+    let failed = head.and_then(|head| head.header_raw("X-Failed-Recipients"));
+    let quoted = |line| str::trim(line).strip_prefix('<')?.strip_suffix(">:");
     let addresses: Vec<&str> = match failed {
         Some(list) => list.split(',').map(str::trim).collect(),
         None if text.trim_start().starts_with("Hi. This is the") => {
-            let lines = text.lines();
-            lines
-                .filter_map(|line| line.trim().strip_prefix('<')?.strip_suffix(">:"))
-                .collect()
+            text.lines().filter_map(quoted).collect()
         }
         None => Vec::new(),
     };
     let fields = |address: &str| {
         let name = |line: &str| line.trim().trim_matches(['<', '>', ':']).to_owned();
         let is_end = |line: &&str| !line.trim().is_empty() && !addresses.contains(&&*name(line));
-        let lines = text
-            .lines()
-            .skip_while(|line| name(line) != address)
-            .skip(1);
-        let words: Vec<&str> = lines.take_while(is_end).map(str::trim).collect();
+        let lines = text.lines().skip_while(|line| name(line) != address);
+        let words: Vec<&str> = lines.skip(1).take_while(is_end).map(str::trim).collect();
         [
             ("action", "failed".to_owned()),
             ("final-recipient", address.to_owned()),
@@ -180,18 +165,13 @@ fn plain_bounce(mail: &[u8], text: &str) -> Vec<Fields> {
     addresses.iter().map(|address| fields(address)).collect()
 }
 
-// === impl DeliveryReport ===
-
 impl DeliveryReport {
     /// Returns the notifications of the tokens that this service issued.
     pub(crate) fn notification_ids(&self, tokens: &MailTokens) -> Vec<NotificationId> {
         let is_issued =
             |claim: &&TokenClaim| tokens.has_issued(TokenPurpose::DeliveryReport, **claim);
-        self.claims
-            .iter()
-            .filter(is_issued)
-            .map(|claim| claim.id)
-            .collect()
+        let issued = self.claims.iter().filter(is_issued);
+        issued.map(|claim| claim.id).collect()
     }
 
     /// Returns the reports if a token is valid for an address in them, or for an address that
@@ -201,13 +181,13 @@ impl DeliveryReport {
         tokens: &MailTokens,
         known: impl Fn(NotificationId) -> Vec<AddressHash>,
     ) -> Vec<ProviderReport> {
-        let named: Vec<AddressHash> = self
-            .recipients
-            .iter()
-            .flat_map(|recipient| recipient.addresses.iter().copied())
-            .collect();
+        let named = || {
+            self.recipients
+                .iter()
+                .flat_map(|recipient| &recipient.addresses)
+        };
         let proven = self.claims.iter().find_map(|claim| {
-            let mut addresses = named.iter().copied().chain(known(claim.id));
+            let mut addresses = named().copied().chain(known(claim.id));
             let is_ours =
                 |hash: &AddressHash| tokens.verify(TokenPurpose::DeliveryReport, *claim, hash);
             Some((claim.id, addresses.find(is_ours)?))
@@ -215,14 +195,13 @@ impl DeliveryReport {
         let Some((id, address)) = proven else {
             return Vec::new();
         };
-        let verified = |recipient: RecipientReport| ProviderReport {
+        let verified = |RecipientReport {
+                            report, objects, ..
+                        }| ProviderReport {
             id: Some(id),
-            dead_address: recipient
-                .report
-                .dead_address
-                .filter(|dead| hash(dead) == address),
-            objector: recipient.objects.then_some(address),
-            ..recipient.report
+            dead_address: report.dead_address.filter(|dead| hash(dead) == address),
+            objector: objects.then_some(address),
+            ..report
         };
         self.recipients.into_iter().map(verified).collect()
     }
@@ -231,10 +210,9 @@ impl DeliveryReport {
 fn is_type(part: &Message<'_>, kind: &str, subtypes: &[&str]) -> bool {
     part.content_type().is_some_and(|found| {
         let subtype = found.subtype().unwrap_or_default();
+        let mut subtypes = subtypes.iter();
         found.ctype().eq_ignore_ascii_case(kind)
-            && subtypes
-                .iter()
-                .any(|known| known.eq_ignore_ascii_case(subtype))
+            && subtypes.any(|known| known.eq_ignore_ascii_case(subtype))
     })
 }
 
@@ -270,26 +248,21 @@ fn report(fields: &Fields, now: Timestamp) -> Option<RecipientReport> {
     let hide = |detail: String, address: &&str| without_address(&detail, Some(address));
     let at = get(fields, "last-attempt-date")
         .or_else(|| get(fields, "arrival-date").filter(|_| complaint.is_some()))
-        .and_then(DateTime::parse_rfc822);
+        .and_then(DateTime::parse_rfc822)
+        .map(|at| Timestamp(at.to_timestamp().saturating_mul(1000)));
     let is_dead = refusal.as_ref().is_some_and(|refusal| refusal.suppress);
     // An address that forwards to a dead one is not dead.
-    let is_same = |one: &&str| addresses.iter().all(|other| hash(other) == hash(one));
+    let is_same = |one: &&&str| addresses.iter().all(|other| hash(other) == hash(one));
+    let dead = addresses.first().filter(|_| is_dead).filter(is_same);
+    let complained = || complaint.map(|_| "complained".to_owned());
     let report = ProviderReport {
         event_id: String::new(),
         id: None,
         kind,
-        at: at.map_or(now, |at| {
-            Timestamp(at.to_timestamp().saturating_mul(1000)).min(now)
-        }),
-        code: refusal
-            .map(|refusal| refusal.code)
-            .or_else(|| complaint.map(|_| "complained".to_owned())),
+        at: at.map_or(now, |at| at.min(now)),
+        code: refusal.map(|refusal| refusal.code).or_else(complained),
         detail: Some(addresses.iter().fold(detail.join(" "), hide)),
-        dead_address: addresses
-            .first()
-            .copied()
-            .filter(|address| is_dead && is_same(address))
-            .map(str::to_owned),
+        dead_address: dead.map(|address| (*address).to_owned()),
         objector: None,
     };
     Some(RecipientReport {
@@ -321,9 +294,8 @@ type Fields = Vec<(String, String)>;
 
 fn get<'a>(fields: &'a Fields, name: &str) -> Option<&'a str> {
     let found = fields.iter().find(|(known, _)| known == name);
-    found
-        .map(|(_, value)| value.trim())
-        .filter(|value| !value.is_empty())
+    let value = found.map(|(_, value)| value.trim());
+    value.filter(|value| !value.is_empty())
 }
 
 /// Reads groups of fields (RFC 3464 section 2.1). Those of the next recipient also begin without an

@@ -25,8 +25,7 @@ use serde_json::Value;
 pub(crate) use sns::{CertificateCache, SnsWebhook};
 
 use crate::notification::NotificationId;
-use crate::store::ProviderReport;
-use crate::store::WebhookToken;
+use crate::store::{ProviderReport, WebhookToken};
 
 /// The configured webhook receivers. A request for another provider is answered as one with an
 /// invalid signature.
@@ -53,9 +52,12 @@ pub(crate) struct WebhookRequest<'a> {
     pub(crate) body: &'a [u8],
     /// The client's address, if known.
     pub(crate) source: Option<IpAddr>,
-    /// Time of receipt.
     pub(crate) now: Timestamp,
 }
+
+/// The reports of a verified request, and the token that binds its signature to the body, if the
+/// scheme of the provider does not cover the body.
+pub(crate) type VerifiedWebhook = (Vec<ProviderReport>, Option<WebhookToken>);
 
 /// The reason why a webhook request is rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,8 +73,6 @@ pub(crate) enum WebhookRejection {
 /// Maximum difference between a signed timestamp and the current time, for schemes without a window
 /// of their own.
 const SIGNATURE_WINDOW: Duration = Duration::from_secs(300);
-
-// === impl Webhooks ===
 
 impl Webhooks {
     /// Returns whether a provider is configured.
@@ -95,30 +95,17 @@ impl Webhooks {
         &self,
         provider: &str,
         request: &WebhookRequest<'_>,
-    ) -> Result<Vec<ProviderReport>, WebhookRejection> {
+    ) -> Result<VerifiedWebhook, WebhookRejection> {
         let missing = WebhookRejection::Signature;
-        match provider {
-            "twilio" => self.twilio.as_ref().ok_or(missing)?.read(request),
-            "sns" => self.sns.as_ref().ok_or(missing)?.read(request).await,
-            "sendgrid" => self.sendgrid.as_ref().ok_or(missing)?.read(request),
-            "mailgun" => self.mailgun.as_ref().ok_or(missing)?.read(request),
-            "standard" => self.standard.as_ref().ok_or(missing)?.read(request),
-            _ => Err(missing),
-        }
-    }
-
-    /// Returns the token that binds the signature to the body, for providers whose scheme does not
-    /// cover the body. Call it only after [`Webhooks::read`] has verified the signature.
-    pub(crate) fn token(
-        &self,
-        provider: &str,
-        request: &WebhookRequest<'_>,
-    ) -> Option<WebhookToken> {
-        if provider == "mailgun" {
-            MailgunWebhook::token(request)
-        } else {
-            None
-        }
+        let reports = match provider {
+            "twilio" => self.twilio.as_ref().ok_or(missing)?.read(request)?,
+            "sns" => self.sns.as_ref().ok_or(missing)?.read(request).await?,
+            "sendgrid" => self.sendgrid.as_ref().ok_or(missing)?.read(request)?,
+            "mailgun" => return self.mailgun.as_ref().ok_or(missing)?.read(request),
+            "standard" => self.standard.as_ref().ok_or(missing)?.read(request)?,
+            _ => return Err(missing),
+        };
+        Ok((reports, None))
     }
 }
 
@@ -154,10 +141,8 @@ fn base64(text: &str) -> Result<Vec<u8>, WebhookRejection> {
 }
 
 fn header<'a>(headers: &'a HeaderMap, name: &str) -> Result<&'a str, WebhookRejection> {
-    headers
-        .get(name)
-        .and_then(|value| value.to_str().ok())
-        .ok_or(WebhookRejection::Signature)
+    let value = headers.get(name).and_then(|value| value.to_str().ok());
+    value.ok_or(WebhookRejection::Signature)
 }
 
 fn json(body: &[u8]) -> Result<Value, WebhookRejection> {
@@ -170,13 +155,8 @@ fn text<'a>(value: &'a Value, pointer: &str) -> Option<&'a str> {
 
 /// Returns the notification identifier in a `Message-ID` of this service, `<id@domain>`.
 pub(crate) fn id_in_message_id(message_id: &str) -> Option<NotificationId> {
-    NotificationId::parse(
-        message_id
-            .trim()
-            .trim_start_matches('<')
-            .split('@')
-            .next()?,
-    )
+    let id = message_id.trim().trim_start_matches('<').split('@').next();
+    NotificationId::parse(id?)
 }
 
 /// Replaces the recipient's address in a provider's description.

@@ -71,12 +71,13 @@ impl ListFilter {
     /// Compares the recipient itself as well, because its key in the index is shortened.
     fn accepts(&self, NotificationSnapshot { record, .. }: &NotificationSnapshot) -> bool {
         let (template, channel) = (self.template.as_ref(), self.channel);
+        let is_recipient = |wanted: &String| {
+            let stored = serde_json::from_str(&record.recipient);
+            stored.is_ok_and(|stored: Recipient| stored.key().eq_ignore_ascii_case(wanted))
+        };
         template.is_none_or(|template| *template == record.template)
             && channel.is_none_or(|channel| channel == record.lane.channel)
-            && self.recipient.as_ref().is_none_or(|wanted| {
-                serde_json::from_str(&record.recipient)
-                    .is_ok_and(|stored: Recipient| stored.key().eq_ignore_ascii_case(wanted))
-            })
+            && self.recipient.as_ref().is_none_or(is_recipient)
     }
 }
 
@@ -97,9 +98,8 @@ impl ListReader<'_> {
     /// Returns the query of the rows of the list that the caller may read.
     fn query(&self, after: Option<NotificationId>, limit: usize) -> ListQuery {
         let from = NotificationId::floor(self.filter.from.unwrap_or(Timestamp(0)));
-        let end = self.filter.to.map_or(NotificationId(Uuid::max()), |to| {
-            NotificationId::floor(Timestamp(to.0.max(0)))
-        });
+        let end = self.filter.to.map(NotificationId::floor);
+        let end = end.unwrap_or(NotificationId(Uuid::max()));
         let recipient = self.filter.recipient.as_deref().map(recipient_key);
         let (creator, actor) = match &self.access {
             ListAccess::All => (None, None),
@@ -108,8 +108,7 @@ impl ListReader<'_> {
         ListQuery {
             creator: creator.map(ToString::to_string),
             recipient,
-            addressee: actor
-                .filter(|actor| recipient.is_none_or(|key| key == recipient_key(actor))),
+            addressee: actor.filter(|it| recipient.is_none_or(|key| key == recipient_key(it))),
             request: None,
             from,
             before: after.map_or(end, |after| after.min(end)),
@@ -119,9 +118,6 @@ impl ListReader<'_> {
 
     /// Reads the page behind `after`, or the first one: one statement for its records, and one for
     /// their history.
-    ///
-    /// # Errors
-    /// The store is unavailable or rejects the statement.
     pub(crate) async fn page(
         &self,
         after: Option<NotificationId>,
@@ -176,11 +172,10 @@ impl ListReader<'_> {
     }
 
     fn cursor_digest(&self, id: NotificationId) -> [u8; CURSOR_DIGEST_BYTES] {
-        let recipient = self.filter.recipient.as_ref();
-        let filter = ListFilter {
-            recipient: recipient.map(|text| text.to_ascii_lowercase()),
-            ..self.filter.clone()
-        };
+        let mut filter = self.filter.clone();
+        if let Some(recipient) = &mut filter.recipient {
+            recipient.make_ascii_lowercase();
+        }
         // `Debug` quotes the texts, so that different filters differ.
         let filter = format!("1 {id} {:?} {filter:?}", self.access.label());
         let digest = Sha256::digest(filter);

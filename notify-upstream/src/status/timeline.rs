@@ -50,8 +50,6 @@ struct Collected {
     is_truncated: bool,
 }
 
-// === impl NotificationReader ===
-
 impl NotificationReader {
     pub(crate) fn new(store: Store, clock: Clock) -> Self {
         Self { store, clock }
@@ -60,17 +58,12 @@ impl NotificationReader {
     /// Returns the events of a selection: acceptance, attempts with the replies of providers,
     /// delivery reports, and suppressions of the addresses. `subjects` are further actor ids of the
     /// person.
-    ///
-    /// # Errors
-    /// Exit status 69 if the database is unavailable.
     pub async fn timeline(
         &self,
         query: &TimelineQuery,
         subjects: &[String],
     ) -> Result<Timeline, Exit> {
-        self.read(query, subjects)
-            .await
-            .map_err(|error| Exit::unavailable(error.to_string()))
+        Ok(self.read(query, subjects).await?)
     }
 
     pub(crate) async fn answer(&self, query: &TimelineQuery) -> Result<Timeline, Problem> {
@@ -134,9 +127,8 @@ impl NotificationReader {
                 ..ListFilter::default()
             },
         };
-        let page = reader
-            .page(None, MAX_NOTIFICATIONS, |snapshot| self.view(snapshot))
-            .await?;
+        let page = reader.page(None, MAX_NOTIFICATIONS, |snapshot| self.view(snapshot));
+        let page = page.await?;
         collected.is_truncated |= page.next.is_some();
         for (_, snapshot) in &page.notifications {
             self.add(collected, snapshot);
@@ -152,16 +144,14 @@ impl NotificationReader {
         request_id: &str,
     ) -> Result<(), StoreError> {
         let window = request_window(request_id, query.until.min(self.clock.now()));
-        let records = self
-            .store
-            .list(&ListQuery {
-                request: Some(request_id.to_owned()),
-                from: NotificationId::floor(window.start),
-                before: NotificationId::floor(window.end),
-                limit: MAX_NOTIFICATIONS,
-                ..ListQuery::default()
-            })
-            .await?;
+        let list = ListQuery {
+            request: Some(request_id.to_owned()),
+            from: NotificationId::floor(window.start),
+            before: NotificationId::floor(window.end),
+            limit: MAX_NOTIFICATIONS,
+            ..ListQuery::default()
+        };
+        let records = self.store.list(&list).await?;
         collected.is_truncated |= records.len() == MAX_NOTIFICATIONS;
         for snapshot in self.store.with_history(records).await? {
             self.add(collected, &snapshot);
@@ -209,11 +199,10 @@ impl NotificationReader {
 /// Returns the time in which the notifications of a request were accepted. A request id of the
 /// gateway contains the time of the request (UUID of version 7, RFC 9562 section 5.7).
 fn request_window(request_id: &str, until: Timestamp) -> Range<Timestamp> {
-    let created_at = Uuid::try_parse(request_id)
-        .ok()
-        .filter(|id| id.get_version_num() == 7)
-        .and_then(|id| id.get_timestamp())
-        .and_then(|time| i64::try_from(time.to_unix().0).ok());
+    let id = Uuid::try_parse(request_id).ok();
+    let id = id.filter(|id| id.get_version_num() == 7);
+    let created_at = id.and_then(|id| id.get_timestamp());
+    let created_at = created_at.and_then(|time| i64::try_from(time.to_unix().0).ok());
     let Range { start, end } = match created_at {
         Some(seconds) => {
             let at = seconds.saturating_mul(1_000);

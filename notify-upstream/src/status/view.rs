@@ -5,7 +5,7 @@ use postern_service::timeline::{TimelineEntry, TimelineSource};
 use serde::Serialize;
 
 use crate::dispatch::ChannelFlow;
-use crate::notification::{Channel, NotificationId, Priority};
+use crate::notification::{Channel, NotificationId};
 use crate::store::row::ReceiptKind;
 use crate::store::{
     HistoryEntry, NotificationSnapshot, ReceiptEntry, ResultKind, ResultRow, WaitingRow,
@@ -102,25 +102,17 @@ impl StatusView {
     ) -> Self {
         let record = &snapshot.record;
         let builder = StatusBuilder::from_snapshot(snapshot, now);
-        let ChannelFlow {
-            low_throttle,
-            next_probe_at,
-            is_paused,
-        } = flow(record.lane.channel);
+        let flow = flow(record.lane.channel);
         let (wait_reason, next) = match builder.waiting {
             Some(WaitingRow { since: Some(_), .. }) | None => (None, None),
             Some(WaitingRow { due, .. }) if builder.scheduled => (Some("SCHEDULED"), due),
             Some(WaitingRow { due: Some(due), .. }) => (Some("RETRY"), Some(due)),
-            Some(_) if is_paused => (Some("PROVIDER_PAUSED"), None),
-            Some(_) if next_probe_at.is_some() => (Some("PROVIDER_UNAVAILABLE"), next_probe_at),
-            Some(_) if record.lane.priority == Priority::Low => (low_throttle.wait_reason(), None),
-            Some(_) => (None, None),
+            Some(_) => (flow.wait_reason(record.lane.priority), flow.next_probe_at),
         };
         let status = builder.status();
-        let waits = matches!(
-            status,
-            NotificationStatus::Queued | NotificationStatus::Scheduled
-        );
+        let waits = [NotificationStatus::Queued, NotificationStatus::Scheduled].contains(&status);
+        let updated_at = builder.events.iter().map(|event| event.at).max();
+        let reason = builder.reported_reason.or(builder.reason);
         Self {
             notification_id: snapshot.id.to_string(),
             status,
@@ -129,19 +121,11 @@ impl StatusView {
             template: record.template.clone(),
             template_version: builder.template_version.unwrap_or(record.template_version),
             created_at: record.created_at,
-            updated_at: builder
-                .events
-                .iter()
-                .map(|event| event.at)
-                .max()
-                .unwrap_or(record.created_at),
+            updated_at: updated_at.unwrap_or(record.created_at),
             attempts: builder.attempts,
             next_attempt_at: next.filter(|_| waits),
             wait_reason: wait_reason.filter(|_| waits),
-            reason: builder
-                .reported_reason
-                .or(builder.reason)
-                .filter(|_| status == NotificationStatus::Failed),
+            reason: reason.filter(|_| status == NotificationStatus::Failed),
             events: builder.events,
         }
     }
@@ -192,16 +176,12 @@ struct StatusBuilder {
 impl StatusBuilder {
     fn from_snapshot(snapshot: &NotificationSnapshot, now: Timestamp) -> Self {
         let record = &snapshot.record;
-        let first = StatusEvent::new(
-            if snapshot.send_at.is_some() {
-                "SCHEDULED"
-            } else {
-                "QUEUED"
-            },
-            record.created_at,
-        );
+        let first = match snapshot.send_at {
+            Some(_) => "SCHEDULED",
+            None => "QUEUED",
+        };
         let mut builder = Self {
-            events: vec![first],
+            events: vec![StatusEvent::new(first, record.created_at)],
             ..Self::default()
         };
         for entry in &snapshot.history {
@@ -238,11 +218,9 @@ impl StatusBuilder {
             ResultKind::Replayed => ("REPLAYED", None),
         };
         self.recorded = recorded;
-        self.reason = result
-            .code
-            .as_ref()
-            .filter(|_| recorded == Some(NotificationStatus::Failed))
-            .map(|code| code.to_uppercase());
+        let reason = result.code.as_ref();
+        let reason = reason.filter(|_| recorded == Some(NotificationStatus::Failed));
+        self.reason = reason.map(|code| code.to_uppercase());
         let attempted = result.began_at.is_some() || result.kind == ResultKind::Lost;
         self.events.push(StatusEvent {
             attempt: attempted.then_some(result.attempt),
@@ -285,14 +263,10 @@ impl StatusBuilder {
         };
         if self.reported < Some(kind) {
             self.reported = Some(kind);
+            let code = receipt.code.as_deref();
             self.reported_reason = match kind {
                 ReceiptKind::Bounced => Some("BOUNCED".to_owned()),
-                ReceiptKind::Failed => Some(
-                    receipt
-                        .code
-                        .as_ref()
-                        .map_or_else(|| "UNDELIVERED".to_owned(), |code| code.to_uppercase()),
-                ),
+                ReceiptKind::Failed => Some(code.unwrap_or("UNDELIVERED").to_uppercase()),
                 ReceiptKind::Sent | ReceiptKind::Deferred | ReceiptKind::Delivered => None,
             };
         }
@@ -310,22 +284,18 @@ impl StatusBuilder {
     /// same second.
     fn merge_reports(&mut self) {
         let instants = |name: &'static str| {
-            self.events
-                .iter()
-                .filter(move |event| event.r#type == name)
-                .map(|event| event.at)
+            let events = self.events.iter().filter(move |event| event.r#type == name);
+            events.map(|event| event.at)
         };
-        let first = instants("ATTEMPTED")
-            .min()
-            .or_else(|| instants("QUEUED").min());
+        let first = instants("ATTEMPTED").min();
+        let first = first.or_else(|| instants("QUEUED").min());
         let sent: Vec<Timestamp> = instants("SENT").collect();
         for mut report in std::mem::take(&mut self.reports) {
             let reported_at = report.at;
             report.at = first.map_or(reported_at, |first| reported_at.max(first));
             if reported_at.0.rem_euclid(1000) == 0 {
-                let same_second = sent
-                    .iter()
-                    .filter(|sent| (reported_at.0..reported_at.0 + 1000).contains(&sent.0));
+                let second = reported_at.0..reported_at.0 + 1000;
+                let same_second = sent.iter().filter(|sent| second.contains(&sent.0));
                 report.at = same_second.copied().fold(report.at, Timestamp::max);
             }
             self.events.push(report);
@@ -335,11 +305,10 @@ impl StatusBuilder {
     /// Inserts QUEUED at the scheduled time, unless the notification was cancelled before it.
     fn apply_schedule(&mut self, snapshot: &NotificationSnapshot, now: Timestamp) {
         let cancelled_before =
-            matches!(self.recorded, Some(NotificationStatus::Cancelled)) && self.attempts == 0;
-        if let (Some(send_at), false) = (
-            snapshot.send_at.filter(|at| *at <= now),
-            cancelled_before || self.scheduled,
-        ) {
+            self.recorded == Some(NotificationStatus::Cancelled) && self.attempts == 0;
+        if let Some(send_at) = snapshot.send_at.filter(|at| *at <= now)
+            && !(cancelled_before || self.scheduled)
+        {
             self.events.insert(1, StatusEvent::new("QUEUED", send_at));
         }
     }
@@ -348,9 +317,8 @@ impl StatusBuilder {
     /// do not matter. BOUNCED outranks all others, because it may follow DELIVERED.
     fn status(&self) -> NotificationStatus {
         match self.reported {
-            Some(ReceiptKind::Bounced) => return NotificationStatus::Failed,
+            Some(ReceiptKind::Bounced | ReceiptKind::Failed) => return NotificationStatus::Failed,
             Some(ReceiptKind::Delivered) => return NotificationStatus::Delivered,
-            Some(ReceiptKind::Failed) => return NotificationStatus::Failed,
             Some(ReceiptKind::Sent | ReceiptKind::Deferred) if self.recorded.is_none() => {
                 return NotificationStatus::Sent;
             }

@@ -1,5 +1,6 @@
 //! The statements of acceptance.
 
+use std::borrow::Borrow;
 use std::collections::HashSet;
 
 use serde_json::{Value, json};
@@ -33,15 +34,13 @@ const QUEUED: &str = "id uuid, lane int2, caller text, ord int8, fence int4, att
 impl Store {
     /// Stores a batch in one transaction, in the order given. Returns the identifiers that were
     /// rejected because their idempotency key is in use; all others are durable.
-    ///
-    /// # Errors
-    /// The store is unavailable or rejects the statement.
     pub(crate) async fn accept(
         &self,
-        batch: &[NewNotification],
+        batch: &[impl Borrow<NewNotification> + Sync],
     ) -> StoreResult<Vec<NotificationId>> {
         let syntax = self.syntax;
-        let keys: Vec<_> = batch.iter().filter_map(key_row).collect();
+        let batch: Vec<&NewNotification> = batch.iter().map(Borrow::borrow).collect();
+        let keys: Vec<_> = batch.iter().filter_map(|row| key_row(row)).collect();
         transaction!(self.connections.urgent, "INSERT INTO notify_record", transaction => {
             let mut rejected = Vec::new();
             if !keys.is_empty() {
@@ -49,9 +48,9 @@ impl Store {
                 let kept: Vec<NotificationId> = insert.fetch_all(&mut *transaction).await?;
                 let kept: HashSet<_> = kept.into_iter().collect();
                 let is_taken = |row: &&NewNotification| row.key.is_some() && !kept.contains(&row.id);
-                rejected = batch.iter().filter(is_taken).map(|row| row.id).collect();
+                rejected = batch.iter().copied().filter(is_taken).map(|row| row.id).collect();
             }
-            let fresh = || batch.iter().filter(|row| !rejected.contains(&row.id));
+            let fresh = || batch.iter().copied().filter(|row| !rejected.contains(&row.id));
             let records: Vec<_> = fresh().map(record_row).collect();
             let queued: Vec<_> = fresh().filter_map(queue_row).collect();
             let delayed: Vec<_> = fresh().filter_map(scheduled_row).collect();

@@ -87,9 +87,6 @@ impl Store {
     /// Claims the first rows of services in a lane that wait, or whose worker is dead, in order, and
     /// the first row of each user in turn. A row of a dead worker is taken over, and its attempt is
     /// recorded as lost.
-    ///
-    /// # Errors
-    /// The store is unavailable or rejects the statement.
     pub(crate) async fn claim(&self, claim: &Claim<'_>) -> StoreResult<Vec<Claimed>> {
         let picked = self.lease_rows(claim).await?;
         if picked.is_empty() {
@@ -98,22 +95,21 @@ impl Store {
         let ids: Vec<_> = picked.iter().map(|row| row.0).collect();
         let found = self.records(&self.connections.queue, &ids).await?;
         let mut records: HashMap<_, _> = found.into_iter().map(|row| (row.id, row)).collect();
-        let claimed = picked
-            .into_iter()
-            .filter_map(|(id, order, fence, attempt, _)| {
-                let NotificationSnapshot {
-                    record, send_at, ..
-                } = records.remove(&id)?;
-                Some(Claimed {
-                    id,
-                    order,
-                    fence,
-                    attempt,
-                    wanted_at: send_at.unwrap_or(record.created_at),
-                    record,
-                })
-            });
-        Ok(claimed.collect())
+        let claimed = |(id, order, fence, attempt, _): PickedRow| {
+            let NotificationSnapshot {
+                record, send_at, ..
+            } = records.remove(&id)?;
+            let wanted_at = send_at.unwrap_or(record.created_at);
+            Some(Claimed {
+                id,
+                order,
+                fence,
+                attempt,
+                wanted_at,
+                record,
+            })
+        };
+        Ok(picked.into_iter().filter_map(claimed).collect())
     }
 
     async fn lease_rows(&self, claim: &Claim<'_>) -> StoreResult<Vec<PickedRow>> {
@@ -152,9 +148,6 @@ impl Store {
 
     /// Returns the position of the first row of each lane that waits, or whose worker is dead: of a
     /// service, or of the first user who is not among `full`. Lanes without such a row are left out.
-    ///
-    /// # Errors
-    /// The store is unavailable or rejects the statement.
     pub(crate) async fn lane_heads(
         &self,
         lanes: &[Lane],

@@ -15,7 +15,7 @@ use postern_store::database::{Database, Dialect, PoolUsage};
 use serde::Serialize;
 use sqlx::encode::IsNull;
 use sqlx::error::BoxDynError;
-use sqlx::postgres::{PgArgumentBuffer, PgTypeInfo};
+use sqlx::postgres::{PgArgumentBuffer, PgHasArrayType, PgTypeInfo};
 use sqlx::sqlite::{SqliteArgumentsBuffer, SqliteTypeInfo};
 use sqlx::{Encode, Postgres, Sqlite, Type};
 
@@ -26,7 +26,6 @@ use super::{Store, StoreResult};
 pub(super) enum Syntax {
     /// PostgreSQL.
     Postgres,
-    /// SQLite.
     Sqlite,
 }
 
@@ -151,14 +150,16 @@ impl Syntax {
         if let Self::Postgres = self {
             return format!("jsonb_to_recordset(${parameter}::jsonb) AS input({columns})");
         }
+        let column = |column: &str| match column.split_once(' ') {
+            Some((name, "bytea")) => format!("unhex(substr(value ->> '{name}', 3)) AS {name}"),
+            Some((name, _)) => format!("value ->> '{name}' AS {name}"),
+            None => column.to_owned(),
+        };
         let columns = columns
             .split(", ")
-            .map(|column| match column.split_once(' ') {
-                Some((name, "bytea")) => format!("unhex(substr(value ->> '{name}', 3)) AS {name}"),
-                Some((name, _)) => format!("value ->> '{name}' AS {name}"),
-                None => column.to_owned(),
-            });
-        let columns = columns.collect::<Vec<_>>().join(", ");
+            .map(column)
+            .collect::<Vec<_>>()
+            .join(", ");
         format!("(SELECT {columns} FROM json_each(${parameter})) AS input")
     }
 
@@ -197,19 +198,13 @@ impl Syntax {
 
 // === impl List ===
 
-impl<T> Type<Postgres> for List<'_, T>
-where
-    [T]: Type<Postgres>,
-{
+impl<T: PgHasArrayType> Type<Postgres> for List<'_, T> {
     fn type_info() -> PgTypeInfo {
         <[T] as Type<Postgres>>::type_info()
     }
 }
 
-impl<'q, T> Encode<'q, Postgres> for List<'_, T>
-where
-    T: Encode<'q, Postgres> + Type<Postgres>,
-{
+impl<'q, T: Encode<'q, Postgres> + Type<Postgres>> Encode<'q, Postgres> for List<'_, T> {
     fn encode_by_ref(&self, buffer: &mut PgArgumentBuffer) -> Result<IsNull, BoxDynError> {
         self.0.encode_by_ref(buffer)
     }
@@ -233,16 +228,14 @@ impl Connections {
     /// Creates the connections of a store in an open database. Those of the queue use the same
     /// servers and credentials.
     pub(super) fn new(database: &Database, queue_connections: u32) -> Self {
-        let pool = match database {
-            Dialect::Postgres(pool) => pool,
-            Dialect::Sqlite(_) => {
-                return Self {
-                    queue: database.clone(),
-                    urgent: database.clone(),
-                    history: database.clone(),
-                    slow: database.clone(),
-                };
-            }
+        let Dialect::Postgres(pool) = database else {
+            let [queue, urgent, history, slow] = std::array::from_fn(|_| database.clone());
+            return Self {
+                queue,
+                urgent,
+                history,
+                slow,
+            };
         };
         let queue = pool.separate(queue_connections, &QUEUE_SETTINGS, QUEUE_DEADLINE);
         Self {
@@ -277,9 +270,6 @@ impl Store {
 
     /// Corrects a clock to that of the database, if several processes share it: whatever is stored,
     /// identifiers included, has the time of the database, and whatever expires does so by it.
-    ///
-    /// # Errors
-    /// The store is unavailable or rejects the statement.
     pub(crate) async fn synchronize(&self, clock: &Clock) -> StoreResult<()> {
         Ok(self.connections.history.synchronize(clock).await?)
     }

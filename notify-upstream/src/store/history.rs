@@ -63,9 +63,6 @@ fn insert_receipts(syntax: Syntax) -> String {
 
 impl Store {
     /// Returns the request that an idempotency key was used for.
-    ///
-    /// # Errors
-    /// The store is unavailable or rejects the statement.
     pub(crate) async fn idempotency_record(
         &self,
         creator: &str,
@@ -77,17 +74,10 @@ impl Store {
             let select = sqlx::query_as(SELECT).bind(creator).bind(key);
             select.fetch_optional(pool).await?
         });
-        Ok(row.map(|(id, fingerprint, created_at)| IdempotencyRecord {
-            id,
-            fingerprint,
-            created_at: Timestamp(created_at),
-        }))
+        Ok(row.map(|(id, fingerprint, created_at)| (id, fingerprint, Timestamp(created_at))))
     }
 
     /// Reads all that is stored about these notifications.
-    ///
-    /// # Errors
-    /// The store is unavailable or rejects the statement.
     pub(crate) async fn read(
         &self,
         ids: &[NotificationId],
@@ -112,9 +102,6 @@ impl Store {
     }
 
     /// Adds their history to records.
-    ///
-    /// # Errors
-    /// The store is unavailable or rejects the statement.
     pub(crate) async fn with_history(
         &self,
         mut records: Vec<NotificationSnapshot>,
@@ -128,9 +115,6 @@ impl Store {
     }
 
     /// Reads the results, the receipts and the live row of notifications.
-    ///
-    /// # Errors
-    /// The store is unavailable or rejects the statement.
     pub(crate) async fn histories(
         &self,
         ids: &[NotificationId],
@@ -151,9 +135,6 @@ impl Store {
     }
 
     /// Returns a part of a list of notifications, newest first, without variables and history.
-    ///
-    /// # Errors
-    /// The store is unavailable or rejects the statement.
     pub(crate) async fn list(&self, query: &ListQuery) -> StoreResult<Vec<NotificationSnapshot>> {
         let sql = AssertSqlSafe(list_sql(query));
         let limit = i64::try_from(query.limit).unwrap_or(i64::MAX);
@@ -168,9 +149,6 @@ impl Store {
 
     /// Stores the delivery reports about notifications of this service, up to
     /// [`MAX_RECEIPTS_PER_NOTIFICATION`], and returns the number of new ones.
-    ///
-    /// # Errors
-    /// The store is unavailable or rejects the statement.
     pub(crate) async fn save_receipts(
         &self,
         provider: &str,
@@ -201,11 +179,9 @@ impl Store {
     }
 
     /// Stores a webhook token with the body of its first use. Returns whether the body is the same.
-    ///
-    /// # Errors
-    /// The store is unavailable or rejects the statement.
     pub(crate) async fn bind_webhook_token(
         &self,
+        provider: &str,
         token: &WebhookToken,
         now: Timestamp,
     ) -> StoreResult<bool> {
@@ -215,9 +191,9 @@ impl Store {
         const SELECT: &str =
             "SELECT body FROM notify_webhook_token WHERE provider = $1 AND token = $2";
         with_dialect!(self.connections.history.writer(), pool => {
-            let insert = sqlx::query(INSERT).bind(token.provider).bind(&token.token);
+            let insert = sqlx::query(INSERT).bind(provider).bind(&token.token);
             insert.bind(token.body.as_slice()).bind(now.0).execute(pool).await?;
-            let select = sqlx::query_scalar(SELECT).bind(token.provider).bind(&token.token);
+            let select = sqlx::query_scalar(SELECT).bind(provider).bind(&token.token);
             let first: Vec<u8> = select.fetch_one(pool).await?;
             Ok(first == token.body)
         })

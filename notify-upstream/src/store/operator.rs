@@ -52,9 +52,6 @@ macro_rules! bind_selection {
 
 impl Store {
     /// Returns failed notifications, oldest first.
-    ///
-    /// # Errors
-    /// The store is unavailable or rejects the statement.
     pub(crate) async fn dead_letters(&self, filter: &DeadFilter) -> StoreResult<Vec<DeadLetter>> {
         let sql = format!(
             "SELECT id, lane, attempt, at, code, (SELECT r.template FROM notify_record r WHERE r.id = notify_dead.id),
@@ -66,25 +63,22 @@ impl Store {
             let select = bind_selection!(sqlx::query_as(AssertSqlSafe(sql)), filter, lanes);
             select.fetch_all(pool).await?
         });
-        let letters = rows.into_iter();
-        let letters = letters.map(|(id, lane, attempt, at, code, template, recipient)| {
+        let letter = |(id, lane, attempt, at, code, template, recipient)| {
+            let (lane, at) = (lane_of(lane)?, Timestamp(at));
             Ok(DeadLetter {
                 id,
-                lane: lane_of(lane)?,
+                lane,
                 attempt,
-                at: Timestamp(at),
+                at,
                 code,
                 template,
                 recipient,
             })
-        });
-        letters.collect()
+        };
+        rows.into_iter().map(letter).collect()
     }
 
     /// Queues failed notifications again, and returns their number.
-    ///
-    /// # Errors
-    /// The store is unavailable or rejects the statement.
     pub(crate) async fn replay(
         &self,
         filter: &DeadFilter,
@@ -108,27 +102,24 @@ impl Store {
     }
 
     /// Returns the paused providers.
-    ///
-    /// # Errors
-    /// The store is unavailable or rejects the statement.
     pub(crate) async fn paused_providers(&self) -> StoreResult<Vec<ProviderPause>> {
         const SELECT: &str = "SELECT provider, operator, at, reason FROM notify_provider_pause";
         let rows: Vec<(_, _, i64, _)> = with_dialect!(self.connections.history.readers(), pool => {
             sqlx::query_as(SELECT).fetch_all(pool).await?
         });
-        let pause = |(provider, operator, at, reason)| ProviderPause {
-            provider,
-            operator,
-            at: Timestamp(at),
-            reason,
+        let pause = |(provider, operator, at, reason)| {
+            let at = Timestamp(at);
+            ProviderPause {
+                provider,
+                operator,
+                at,
+                reason,
+            }
         };
         Ok(rows.into_iter().map(pause).collect())
     }
 
     /// Pauses a provider, and returns whether it was not paused before.
-    ///
-    /// # Errors
-    /// The store is unavailable or rejects the statement.
     pub(crate) async fn pause_provider(&self, pause: &ProviderPause) -> StoreResult<bool> {
         const INSERT: &str = "INSERT INTO notify_provider_pause (provider, operator, at, reason)
             VALUES ($1, $2, $3, $4) ON CONFLICT (provider) DO NOTHING";
@@ -141,9 +132,6 @@ impl Store {
     }
 
     /// Ends the pause of a provider, and returns whether it was paused.
-    ///
-    /// # Errors
-    /// The store is unavailable or rejects the statement.
     pub(crate) async fn resume_provider(&self, provider: &str) -> StoreResult<bool> {
         const DELETE: &str = "DELETE FROM notify_provider_pause WHERE provider = $1";
         let resumed = with_dialect!(self.connections.history.writer(), pool => {

@@ -109,9 +109,6 @@ pub(super) fn hot_statements(syntax: Syntax) -> [(&'static str, String); 10] {
 impl Store {
     /// Removes rows from the queue and records the results of their attempts. Rows with a higher
     /// fence are not changed. Returns the number of removed rows.
-    ///
-    /// # Errors
-    /// The store is unavailable or rejects the statement.
     pub(crate) async fn finish(&self, batch: &[Finished]) -> StoreResult<usize> {
         let syntax = self.syntax;
         let ids: Vec<_> = batch.iter().map(|row| row.id).collect();
@@ -136,9 +133,6 @@ impl Store {
 
     /// Releases rows, each with the fence of its claim, whose attempt was not started. Rows with a
     /// higher fence are not changed.
-    ///
-    /// # Errors
-    /// The store is unavailable or rejects the statement.
     pub(crate) async fn release(&self, claims: &[(NotificationId, i32)]) -> StoreResult<()> {
         let sql = AssertSqlSafe(release(self.syntax));
         let ids: Vec<_> = claims.iter().map(|(id, _)| *id).collect();
@@ -151,9 +145,6 @@ impl Store {
     }
 
     /// Returns the number of rows in each lane, counted up to `cap`.
-    ///
-    /// # Errors
-    /// The store is unavailable or rejects the statement.
     pub(crate) async fn queue_depths(&self, cap: i64) -> StoreResult<Vec<(Lane, i64)>> {
         let sql = AssertSqlSafe(lane_depths(self.syntax));
         let lanes: Vec<_> = Channel::ALL.into_iter().flat_map(Lane::of).collect();
@@ -165,9 +156,6 @@ impl Store {
     }
 
     /// Returns how many rows of a user wait for their turn or their time, each counted up to `cap`.
-    ///
-    /// # Errors
-    /// The store is unavailable or rejects the statement.
     pub(crate) async fn waiting_of(&self, user: &str, cap: i64) -> StoreResult<i64> {
         let sql = AssertSqlSafe(waiting_of(self.syntax));
         let lanes = Channel::ALL.into_iter().flat_map(Lane::of);
@@ -179,9 +167,6 @@ impl Store {
     }
 
     /// Moves due rows from the delayed rows to the queue, in order of due time. Returns their lanes.
-    ///
-    /// # Errors
-    /// The store is unavailable or rejects the statement.
     pub(crate) async fn move_due(&self, now: Timestamp, limit: i64) -> StoreResult<Vec<Lane>> {
         if self.next_due().await?.is_none_or(|due| due > now) {
             return Ok(Vec::new());
@@ -201,9 +186,6 @@ impl Store {
     }
 
     /// Returns when the next delayed row is due.
-    ///
-    /// # Errors
-    /// The store is unavailable or rejects the statement.
     pub(super) async fn next_due(&self) -> StoreResult<Option<Timestamp>> {
         let due: Option<i64> = with_dialect!(self.connections.queue.readers(), pool => {
             let select = sqlx::query_scalar("SELECT due FROM notify_delayed ORDER BY due LIMIT 1");
@@ -214,9 +196,6 @@ impl Store {
 
     /// Cancels a notification, and returns whether its delivery had not started. A claimed row
     /// cannot be cancelled.
-    ///
-    /// # Errors
-    /// The store is unavailable or rejects the statement.
     pub(crate) async fn cancel(&self, id: NotificationId, now: Timestamp) -> StoreResult<bool> {
         const DELETE: [&str; 2] = [
             "DELETE FROM notify_queue WHERE id = $1 AND worker IS NULL RETURNING attempt",
@@ -254,14 +233,8 @@ pub(super) fn result_row(id: NotificationId, result: &ResultRow) -> Value {
 }
 
 fn retry_row(row: &Finished) -> Option<Value> {
-    let counts = (row.fence, row.result.attempt);
-    Some(delayed_row(
-        row.id,
-        row.next.due()?,
-        row.lane,
-        &row.creator,
-        counts,
-    ))
+    let (due, counts) = (row.next.due()?, (row.fence, row.result.attempt));
+    Some(delayed_row(row.id, due, row.lane, &row.creator, counts))
 }
 
 pub(super) fn delayed_row(

@@ -47,20 +47,18 @@ pub(super) type HistoryRow = (
 
 /// Returns the error for a code that only a newer version writes.
 fn unknown(what: &str) -> super::StoreError {
-    super::StoreError::Refused(sqlx::Error::Decode(
-        format!("a {what} that this version does not know").into(),
-    ))
+    let reason = format!("a {what} that this version does not know");
+    super::StoreError::Refused(sqlx::Error::Decode(reason.into()))
 }
 
-/// Returns the lane with a code.
 pub(super) fn lane_of(code: i16) -> StoreResult<Lane> {
     Lane::from_code(code).ok_or_else(|| unknown("lane"))
 }
 
 /// Converts rows of lanes.
 pub(super) fn by_lane(rows: impl Iterator<Item = (i16, i64)>) -> StoreResult<Vec<(Lane, i64)>> {
-    rows.map(|(lane, value)| Ok((lane_of(lane)?, value)))
-        .collect()
+    let by_lane = rows.map(|(lane, value)| Ok((lane_of(lane)?, value)));
+    by_lane.collect()
 }
 
 /// Converts the columns of `RECORD`.
@@ -88,20 +86,15 @@ pub(super) fn snapshot(row: RecordRow) -> StoreResult<NotificationSnapshot> {
 }
 
 pub(super) fn history_entry(row: HistoryRow) -> StoreResult<HistoryEntry> {
-    let (_, part, attempt, kind, began_at, at, next_at, provider, code, detail, address, version) =
-        row;
-    let (began_at, at, next_at) = (
-        began_at.map(Timestamp),
-        Timestamp(at),
-        next_at.map(Timestamp),
-    );
+    let (_, part, attempt, kind, since, at, due, provider, code, detail, address, version) = row;
+    let (since, at, due) = (since.map(Timestamp), Timestamp(at), due.map(Timestamp));
     Ok(match part {
         0 => HistoryEntry::Result(ResultRow {
             attempt,
             kind: ResultKind::from_code(kind).ok_or_else(|| unknown("kind of result"))?,
-            began_at,
+            began_at: since,
             at,
-            next_at,
+            next_at: due,
             provider,
             code,
             detail,
@@ -117,8 +110,8 @@ pub(super) fn history_entry(row: HistoryRow) -> StoreResult<HistoryEntry> {
         }),
         _ => HistoryEntry::Waiting(WaitingRow {
             attempt,
-            since: began_at,
-            due: next_at,
+            since,
+            due,
         }),
     })
 }
@@ -149,10 +142,8 @@ pub(super) fn list_sql(query: &ListQuery) -> String {
         (None, None) => part(&[], ""),
     };
     let to_actor = "AND r.recipient_key IS NOT NULL AND r.addressee = $7 AND r.creator <> $4";
-    let to_actor = query
-        .addressee
-        .as_ref()
-        .map(|_| part(&[("r.recipient_key", "$8")], to_actor));
+    let to_actor = || part(&[("r.recipient_key", "$8")], to_actor);
+    let to_actor = query.addressee.is_some().then(to_actor);
     let parts: Vec<_> = std::iter::once(listed).chain(to_actor).collect();
     format!("{} ORDER BY 1 DESC LIMIT $3", parts.join(" UNION ALL "))
 }

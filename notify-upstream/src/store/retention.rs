@@ -15,27 +15,18 @@ const MAX_DELETE_BATCHES: u64 = 100;
 
 impl Store {
     /// Deletes idempotency keys used before `before`, and returns their number.
-    ///
-    /// # Errors
-    /// The store is unavailable or rejects the statement.
     pub(crate) async fn delete_idempotency_keys(&self, before: Timestamp) -> StoreResult<u64> {
         self.delete_expired("notify_key", "creator, key", "created_at", before)
             .await
     }
 
     /// Deletes webhook tokens received before `before`, and returns their number.
-    ///
-    /// # Errors
-    /// The store is unavailable or rejects the statement.
     pub(crate) async fn delete_webhook_tokens(&self, before: Timestamp) -> StoreResult<u64> {
         self.delete_expired("notify_webhook_token", "provider, token", "at", before)
             .await
     }
 
     /// Deletes data older than `keep_from`, except that of notifications that wait.
-    ///
-    /// # Errors
-    /// The store is unavailable or rejects the statement.
     pub(crate) async fn delete_before(&self, keep_from: Timestamp) -> StoreResult<()> {
         let oldest = NotificationId::floor(keep_from);
         let old = "id < $1 ORDER BY id";

@@ -8,26 +8,17 @@ use crate::notification::{Channel, Lane, NotificationId, Order, stored_codes};
 
 /// Returns a text on one line of at most `max_bytes`: databases refuse NUL.
 pub(crate) fn printable(text: &str, max_bytes: usize) -> String {
+    let text = &text[..text.floor_char_boundary(max_bytes)];
     let plain = text.chars().map(|c| if c.is_control() { ' ' } else { c });
-    let ends = plain.scan(0, |end, c| {
-        *end += c.len_utf8();
-        Some((*end, c))
-    });
-    let text: String = ends
-        .take_while(|(end, _)| *end <= max_bytes)
-        .map(|(_, c)| c)
-        .collect();
-    text.trim().to_owned()
+    plain.collect::<String>().trim().to_owned()
 }
 
 /// A notification to be stored.
 #[derive(Clone, Debug)]
 pub(crate) struct NewNotification {
-    /// The identifier.
     pub id: NotificationId,
     /// The position in the lane.
     pub order: Order,
-    /// The accepted request.
     pub record: Record,
     /// The scheduled time. Until then the row is among the delayed ones.
     pub send_at: Option<Timestamp>,
@@ -38,47 +29,33 @@ pub(crate) struct NewNotification {
 /// An accepted request. Never updated.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Record {
-    /// The lane of the first attempt.
     pub lane: Lane,
     /// The caller: `service:{service id}` or `user:{issuer}|{subject}`.
     pub creator: String,
     /// The user whose `actorId` was addressed.
     pub addressee: Option<String>,
-    /// The name of the template.
     pub template: String,
     /// The version of the template at acceptance.
     pub template_version: i32,
-    /// The locale that was chosen.
     pub locale: String,
     /// The recipient, as JSON.
     pub recipient: String,
     /// The variables, as a JSON object.
     pub variables: String,
-    /// The time of acceptance.
     pub created_at: Timestamp,
-    /// The time of expiry.
     pub expires_at: Option<Timestamp>,
-    /// The id of the request.
     pub request_id: Option<String>,
     /// The W3C `traceparent` of the span that accepted the request.
     pub trace_context: Option<String>,
 }
 
-/// The first request with an idempotency key.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct IdempotencyRecord {
-    /// The notification.
-    pub(crate) id: NotificationId,
-    /// The fingerprint of the request.
-    pub(crate) fingerprint: Vec<u8>,
-    /// The time of acceptance.
-    pub(crate) created_at: Timestamp,
-}
+/// The first request with an idempotency key: its notification, its fingerprint and the time of its
+/// acceptance.
+pub(crate) type IdempotencyRecord = (NotificationId, Vec<u8>, Timestamp);
 
 /// The parameters of a claim.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Claim<'a> {
-    /// The lane.
     pub lane: Lane,
     /// The maximum number of rows.
     pub limit: usize,
@@ -88,7 +65,6 @@ pub(crate) struct Claim<'a> {
     pub full: &'a [String],
     /// The user after whom the turns of users continue.
     pub last_user: &'a str,
-    /// The worker that claims.
     pub worker: i64,
     /// The dead workers whose rows may be taken over.
     pub dead: &'a [i64],
@@ -99,34 +75,27 @@ pub(crate) struct Claim<'a> {
 /// A claimed row. The claim is valid until the fence advances.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Claimed {
-    /// The notification.
     pub id: NotificationId,
     /// The position in the lane.
     pub order: Order,
-    /// The number of the claim.
     pub fence: i32,
     /// The number of the attempt that the claim starts.
     pub attempt: i32,
     /// The start of the retry window: acceptance, or the scheduled time.
     pub wanted_at: Timestamp,
-    /// The accepted request.
     pub record: Record,
 }
 
 /// A result to be recorded.
 #[derive(Clone, Debug)]
 pub(crate) struct Finished {
-    /// The notification.
     pub id: NotificationId,
-    /// The fence of the claim.
     pub fence: i32,
-    /// The worker that claimed.
     pub worker: i64,
     /// The lane of a further attempt.
     pub lane: Lane,
     /// The caller that created the notification.
     pub creator: String,
-    /// The result.
     pub result: ResultRow,
     /// The further processing of the notification.
     pub next: Next,
@@ -148,25 +117,18 @@ pub(crate) enum Next {
 /// A result in the history of a notification.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ResultRow {
-    /// The number of the attempt.
     pub attempt: i32,
-    /// The kind of result.
     pub kind: ResultKind,
     /// The start of the attempt, if a call was made.
     pub began_at: Option<Timestamp>,
-    /// The time of the result.
     pub at: Timestamp,
-    /// The time of the next attempt.
     pub next_at: Option<Timestamp>,
-    /// The provider that was called.
     pub provider: Option<String>,
-    /// The code of the reason.
     pub code: Option<String>,
     /// The response of the provider, without addresses.
     pub detail: Option<String>,
     /// The hash of the address that the provider was given.
     pub address: Option<AddressHash>,
-    /// The version of the template that was rendered.
     pub template_version: Option<i32>,
 }
 
@@ -196,15 +158,12 @@ pub(crate) const MAX_RECEIPTS_PER_NOTIFICATION: i64 = 32;
 /// A delivery report of a provider or mail server.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ProviderReport {
-    /// The identifier of the event at the provider.
     pub(crate) event_id: String,
     /// The notification, which may be unknown, or `None` if the event concerns none of this service.
     pub(crate) id: Option<NotificationId>,
-    /// The state that was reported.
     pub(crate) kind: ReceiptKind,
     /// The time of the event, according to the provider.
     pub(crate) at: Timestamp,
-    /// The code of the reason.
     pub(crate) code: Option<String>,
     /// The description of the provider, without addresses.
     pub(crate) detail: Option<String>,
@@ -225,7 +184,6 @@ pub(crate) enum ReceiptKind {
     Deferred,
     /// Not delivered.
     Failed,
-    /// Delivered.
     Delivered,
     /// Rejected permanently by the recipient's system.
     Bounced,
@@ -245,7 +203,6 @@ pub(crate) struct LeaseRenewal {
 /// A part of a list, newest first. What is given restricts it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct ListQuery {
-    /// The creator.
     pub(crate) creator: Option<String>,
     /// The recipient, see [`recipient_key`](crate::address::recipient_key).
     pub(crate) recipient: Option<i64>,
@@ -257,15 +214,12 @@ pub(crate) struct ListQuery {
     pub(crate) from: NotificationId,
     /// Only ids below this one.
     pub(crate) before: NotificationId,
-    /// The maximum number.
     pub(crate) limit: usize,
 }
 
 /// The signed part of a webhook whose signature does not cover the body.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct WebhookToken {
-    /// The name of the provider.
-    pub(crate) provider: &'static str,
     /// The random token of the provider.
     pub(crate) token: String,
     /// The SHA-256 of the body.
@@ -285,7 +239,6 @@ pub(crate) struct SuppressionEntry {
     pub(crate) category: String,
     /// The code of the reason.
     pub(crate) reason: String,
-    /// The time of the addition.
     pub(crate) at: Timestamp,
 }
 
@@ -294,20 +247,16 @@ pub(crate) struct SuppressionEntry {
 pub(crate) struct SuppressionQuery {
     /// The kinds, see [`SuppressionEntry`].
     pub(crate) kinds: Vec<i16>,
-    /// The address.
     pub(crate) address: Option<AddressHash>,
     /// Only entries behind this one, in the order of the result: time, kind, address and category.
     pub(crate) after: Option<(Timestamp, i16, AddressHash, String)>,
-    /// The maximum number.
     pub(crate) limit: i64,
 }
 
 /// A selection of dead letters.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct DeadFilter {
-    /// The notification.
     pub(crate) id: Option<NotificationId>,
-    /// The code of the reason.
     pub(crate) code: Option<String>,
     /// Failed at this time or later.
     pub(crate) since: Option<Timestamp>,
@@ -315,28 +264,19 @@ pub(crate) struct DeadFilter {
     pub(crate) before: Option<Timestamp>,
     /// The provider of the last result that names one.
     pub(crate) provider: Option<String>,
-    /// The name of the template.
     pub(crate) template: Option<String>,
-    /// The channel.
     pub(crate) channel: Option<Channel>,
-    /// The maximum number.
     pub(crate) limit: i64,
 }
 
 /// A notification that failed permanently.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct DeadLetter {
-    /// The notification.
     pub(crate) id: NotificationId,
-    /// Its lane.
     pub(crate) lane: Lane,
-    /// The number of attempts.
     pub(crate) attempt: i32,
-    /// The time of the failure.
     pub(crate) at: Timestamp,
-    /// The code of the reason.
     pub(crate) code: Option<String>,
-    /// The name of the template.
     pub(crate) template: Option<String>,
     /// The recipient, as JSON.
     pub(crate) recipient: Option<String>,
@@ -345,14 +285,10 @@ pub(crate) struct DeadLetter {
 /// A provider that an operator has paused.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(crate) struct ProviderPause {
-    /// The name of the provider.
     #[serde(skip)]
     pub(crate) provider: String,
-    /// The operator.
     pub(crate) operator: String,
-    /// The time of the pause.
     pub(crate) at: Timestamp,
-    /// The reason that the operator gave.
     pub(crate) reason: Option<String>,
 }
 

@@ -9,11 +9,8 @@ use crate::notification::NotificationId;
 /// All stored information about one notification.
 #[derive(Clone, Debug)]
 pub(crate) struct NotificationSnapshot {
-    /// The notification.
     pub(crate) id: NotificationId,
-    /// The accepted request.
     pub(crate) record: Record,
-    /// The scheduled time.
     pub(crate) send_at: Option<Timestamp>,
     /// The results and receipts, and the row that waits.
     pub(crate) history: Vec<HistoryEntry>,
@@ -33,13 +30,10 @@ pub(crate) enum HistoryEntry {
 /// A delivery report of a provider, as read from the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct ReceiptEntry {
-    /// The state that was reported.
     pub(crate) kind: ReceiptKind,
     /// The time of the event, according to the provider.
     pub(crate) at: Timestamp,
-    /// The name of the provider.
     pub(crate) provider: String,
-    /// The code of the reason.
     pub(crate) code: Option<String>,
     /// The description of the provider, without addresses.
     pub(crate) detail: Option<String>,
@@ -48,9 +42,7 @@ pub(crate) struct ReceiptEntry {
 /// A replay of a failed notification by an operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Replay {
-    /// The time of the replay.
     pub(crate) at: Timestamp,
-    /// The number of attempts before it.
     pub(crate) attempts_before: i32,
 }
 
@@ -83,10 +75,8 @@ impl NotificationSnapshot {
     /// Returns the hashes of the addresses that the notification is known to have been sent to: the
     /// requested address, and those that an `actorId` was resolved to when a provider was called.
     pub(crate) fn addresses(&self) -> impl Iterator<Item = AddressHash> {
-        let asked = match serde_json::from_str(&self.record.recipient) {
-            Ok(Recipient::Address(address)) => Some(Address::hash(&address)),
-            Ok(Recipient::ActorId(_)) | Err(_) => None,
-        };
+        let asked = serde_json::from_str(&self.record.recipient).ok();
+        let asked = asked.and_then(|recipient: Recipient| recipient.address().map(Address::hash));
         let tried = self.results().filter_map(|result| result.address);
         asked.into_iter().chain(tried)
     }
@@ -109,8 +99,8 @@ impl NotificationSnapshot {
     /// Returns the provider of a report that proves that the provider has the message.
     pub(crate) fn reporting_provider(&self) -> Option<&str> {
         self.history.iter().find_map(|entry| match entry {
-            HistoryEntry::Receipt(receipt) => {
-                (receipt.kind != ReceiptKind::Failed).then_some(receipt.provider.as_str())
+            HistoryEntry::Receipt(ReceiptEntry { kind, provider, .. }) => {
+                (*kind != ReceiptKind::Failed).then_some(&**provider)
             }
             HistoryEntry::Result(_) | HistoryEntry::Waiting(_) => None,
         })

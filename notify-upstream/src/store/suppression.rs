@@ -12,9 +12,6 @@ use crate::address::AddressHash;
 impl Store {
     /// Adds an address to a suppression list at the database's time, and returns the number of new
     /// entries. An existing one is not changed.
-    ///
-    /// # Errors
-    /// The store is unavailable or rejects the statement.
     pub(crate) async fn suppress(
         &self,
         kind: i16,
@@ -36,9 +33,6 @@ impl Store {
 
     /// Returns the kind of the entry of an address: the first of `kinds`, or the second with this
     /// category.
-    ///
-    /// # Errors
-    /// The store is unavailable or rejects the statement.
     pub(crate) async fn suppressed_kind(
         &self,
         [suppressed, unsubscribed]: [i16; 2],
@@ -56,9 +50,6 @@ impl Store {
     }
 
     /// Returns the entries that match, oldest first.
-    ///
-    /// # Errors
-    /// The store is unavailable or rejects the statement.
     pub(crate) async fn suppression_entries(
         &self,
         filter: &SuppressionQuery,
@@ -82,20 +73,20 @@ impl Store {
                 .bind(filter.limit);
             select.fetch_all(pool).await?
         });
-        let entry = |(kind, address, category, reason, at)| SuppressionEntry {
-            kind,
-            address,
-            category,
-            reason,
-            at: Timestamp(at),
+        let entry = |(kind, address, category, reason, at)| {
+            let at = Timestamp(at);
+            SuppressionEntry {
+                kind,
+                address,
+                category,
+                reason,
+                at,
+            }
         };
         Ok(rows.into_iter().map(entry).collect())
     }
 
     /// Removes an entry, and returns the number of removed ones.
-    ///
-    /// # Errors
-    /// The store is unavailable or rejects the statement.
     pub(crate) async fn remove_suppressed(
         &self,
         kind: i16,

@@ -10,9 +10,6 @@ use super::{Store, StoreResult};
 
 impl Store {
     /// Registers a worker. `now` is the time of the lease; `None` is the clock of the database.
-    ///
-    /// # Errors
-    /// The store is unavailable or rejects the statement.
     pub(crate) async fn register_worker(
         &self,
         worker: i64,
@@ -31,9 +28,6 @@ impl Store {
     /// Renews the leases of workers, and returns the state of all. A worker that was last renewed
     /// more than `timeout_ms` milliseconds before `now` stays dead. `now` is as for
     /// `register_worker`.
-    ///
-    /// # Errors
-    /// The store is unavailable or rejects the statement.
     pub(crate) async fn renew_workers(
         &self,
         workers: &[i64],
@@ -58,17 +52,11 @@ impl Store {
         })?;
         let dead = all.iter().filter(|(_, is_live, _)| !is_live);
         let dead: Vec<_> = dead.map(|(id, ..)| *id).collect();
-        Ok(LeaseRenewal {
-            renewed,
-            dead,
-            now: all.first().map(|(.., now)| Timestamp(*now)),
-        })
+        let now = all.first().map(|(.., now)| Timestamp(*now));
+        Ok(LeaseRenewal { renewed, dead, now })
     }
 
     /// Declares a worker dead. With `gone` it is deleted, unless it still holds a row.
-    ///
-    /// # Errors
-    /// The store is unavailable or rejects the statement.
     pub(crate) async fn retire_worker(&self, worker: i64, gone: bool) -> StoreResult<()> {
         const RETIRE: &str = "UPDATE notify_worker SET seen_at = 0 WHERE id = $1";
         const DELETE: &str = "DELETE FROM notify_worker WHERE id = $1
@@ -86,9 +74,6 @@ impl Store {
     /// Registers workers that hold rows and are not registered, because they were deleted while they
     /// claimed. Unless they renew their leases, they are dead after the usual time. `now` is as for
     /// `register_worker`.
-    ///
-    /// # Errors
-    /// The store is unavailable or rejects the statement.
     pub(crate) async fn register_holders(&self, now: Option<Timestamp>) -> StoreResult<u64> {
         let sql = format!(
             "INSERT INTO notify_worker (id, seen_at) SELECT worker, coalesce($1, {}) FROM notify_queue
@@ -104,9 +89,6 @@ impl Store {
 
     /// Deletes workers last renewed before `dead_before` that hold no rows, and returns their
     /// number.
-    ///
-    /// # Errors
-    /// The store is unavailable or rejects the statement.
     pub(crate) async fn delete_dead_workers(&self, dead_before: Timestamp) -> StoreResult<u64> {
         const DELETE: &str = "DELETE FROM notify_worker WHERE seen_at < $1
             AND NOT EXISTS (SELECT 1 FROM notify_queue WHERE worker = notify_worker.id)";

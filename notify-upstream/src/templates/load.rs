@@ -36,19 +36,16 @@ impl Templates {
         };
         let by_name = loader.load_folder(folder);
         if by_name.is_empty() && loader.errors.is_empty() {
-            loader
-                .errors
-                .push(format!("{}: no template found", folder.display()));
+            loader.add_error(folder, "no template found");
         }
-        if loader.errors.is_empty() {
-            Ok(Self {
-                environment: loader.environment,
-                by_name,
-                default_locale,
-            })
-        } else {
-            Err(loader.errors.join("\n"))
+        if !loader.errors.is_empty() {
+            return Err(loader.errors.join("\n"));
         }
+        Ok(Self {
+            environment: loader.environment,
+            by_name,
+            default_locale,
+        })
     }
 }
 
@@ -58,10 +55,8 @@ pub(crate) fn fingerprint(folder: &Path) -> u64 {
     use std::hash::{DefaultHasher, Hash, Hasher};
     let entries = |folder: &Path| {
         let found = std::fs::read_dir(folder).into_iter().flatten().flatten();
-        let mut paths: Vec<_> = found
-            .take(MAX_TEMPLATES)
-            .map(|entry| entry.path())
-            .collect();
+        let paths = found.take(MAX_TEMPLATES).map(|entry| entry.path());
+        let mut paths: Vec<_> = paths.collect();
         paths.sort();
         paths
     };
@@ -82,12 +77,9 @@ fn environment() -> Environment<'static> {
     environment.set_formatter(super::render::print);
     environment.set_fuel(Some(MAX_RENDER_STEPS));
     environment.set_recursion_limit(32);
-    environment.set_auto_escape_callback(|name| {
-        if name.ends_with(".html") {
-            AutoEscape::Html
-        } else {
-            AutoEscape::None
-        }
+    environment.set_auto_escape_callback(|name| match name.ends_with(".html") {
+        true => AutoEscape::Html,
+        false => AutoEscape::None,
     });
     environment.add_filter("url", super::render::url_filter);
     environment
@@ -132,32 +124,25 @@ impl TemplateLoader {
             if !path.is_dir() {
                 continue;
             }
-            match TemplateName::parse(&file_name) {
-                Some(name) => {
-                    if let Some(template) = self.load_template(&name, &path) {
-                        templates.insert(name, template);
-                    }
-                }
-                None => self.add_error(
-                    &path,
-                    "is not a template name: 1 to 64 of a-z, 0-9, - and _",
-                ),
-            }
+            let Some(name) = TemplateName::parse(&file_name) else {
+                let what = "is not a template name: 1 to 64 of a-z, 0-9, - and _";
+                self.add_error(&path, what);
+                continue;
+            };
+            let template = self.load_template(&name, &path);
+            templates.extend(template.map(|template| (name, template)));
         }
         templates
     }
 
     fn load_template(&mut self, name: &TemplateName, folder: &Path) -> Option<Template> {
         // Without settings the parts are still compiled, so that all errors are reported together.
-        let settings = config::load(&folder.join("template.toml"), |root| {
-            TemplateSettings::read(root, name)
-        })
-        .map_err(|exit| self.errors.push(exit.message().to_owned()))
-        .ok();
-        let optional = |path: &String| {
-            settings
-                .as_ref()
-                .is_some_and(|settings| is_optional(path, &settings.optional))
+        let read = |root: &Object<'_>| TemplateSettings::read(root, name);
+        let settings = config::load(&folder.join("template.toml"), read);
+        let settings = settings.map_err(|exit| self.errors.push(exit.message().to_owned()));
+        let is_required = |path: &String| {
+            let settings = settings.as_ref();
+            settings.is_ok_and(|settings| !is_optional(path, &settings.optional))
         };
         let mut variants: BTreeMap<_, TemplateVariant> = BTreeMap::new();
         let mut uses = Vec::new();
@@ -166,89 +151,53 @@ impl TemplateLoader {
                 continue;
             }
             let Some((channel, locale, part)) = parse_part(&file_name) else {
-                self.add_error(
-                    &path,
-                    "is not named {channel}.{locale}.{part}, such as email.en.html or sms.de.txt",
-                );
+                let what =
+                    "is not named {channel}.{locale}.{part}, such as email.en.html or sms.de.txt";
+                self.add_error(&path, what);
                 continue;
             };
-            let required = self.compile(name, &file_name, &path).unwrap_or_default();
-            let required: BTreeSet<String> = required
-                .into_iter()
-                .filter(|path| !optional(path))
-                .collect();
+            let used = self.compile(&format!("{}/{file_name}", name.as_str()), &path);
+            let used = used.unwrap_or_else(|what| {
+                self.errors.push(format!("{}{what}", path.display()));
+                HashSet::new()
+            });
+            let required: BTreeSet<String> = used.into_iter().filter(is_required).collect();
             uses.push(((channel, locale.clone(), part), required.clone()));
-            let variant = variants
-                .entry((channel, locale))
-                .or_insert_with(|| TemplateVariant {
-                    parts: BTreeSet::new(),
-                    required: BTreeSet::new(),
-                });
+            let variant = variants.entry((channel, locale)).or_default();
             variant.parts.insert(part);
             variant.required.extend(required);
         }
         self.check_parts(folder, &variants);
         Some(Template {
-            settings: Arc::new(settings?),
+            settings: Arc::new(settings.ok()?),
             variants,
             lonely_variables: lonely_variables(&uses),
         })
     }
 
     /// Compiles one file and returns the variables that it uses.
-    fn compile(
-        &mut self,
-        name: &TemplateName,
-        file_name: &str,
-        path: &Path,
-    ) -> Option<BTreeSet<String>> {
-        let source = match read_capped(path) {
-            Ok(source) if source.trim().is_empty() => {
-                self.add_error(path, "is empty");
-                return None;
-            }
-            Ok(source) => source,
-            Err(reason) => {
-                self.add_error(path, &reason);
-                return None;
-            }
-        };
-        if file_name.ends_with(".html") {
-            let errors = super::links::find_unfiltered_urls(&source);
-            self.errors.extend(
-                errors
-                    .into_iter()
-                    .map(|(line, what)| format!("{}:{line}: {what}", path.display())),
-            );
+    ///
+    /// # Errors
+    /// What follows the path in the message: the line and the reason.
+    fn compile(&mut self, key: &str, path: &Path) -> Result<HashSet<String>, String> {
+        let source = read_capped(path).map_err(|reason| format!(": {reason}"))?;
+        if key.ends_with(".html") {
+            let errors = super::links::find_unfiltered_urls(&source).into_iter();
+            let errors = errors.map(|(line, what)| format!("{}:{line}: {what}", path.display()));
+            self.errors.extend(errors);
         }
-        let key = format!("{}/{file_name}", name.as_str());
-        if let Err(error) = self.environment.add_template_owned(key.clone(), source) {
-            let line = error.line().unwrap_or(1);
-            let detail = error
-                .detail()
-                .unwrap_or("is not a valid template")
-                .to_owned();
-            self.errors
-                .push(format!("{}:{line}: {detail}", path.display()));
-            return None;
-        }
-        let template = self.environment.get_template(&key).ok()?;
-        let globals: BTreeSet<&str> = self.environment.globals().map(|(name, _)| name).collect();
-        let used = template.undeclared_variables(true);
+        let added = self.environment.add_template_owned(key.to_owned(), source);
+        added.map_err(|error| at_line(&error))?;
+        let template = self.environment.get_template(key);
+        let template = template.map_err(|error| at_line(&error))?;
+        let mut used = template.undeclared_variables(true);
         if let Some(error) = unknown_name(&template, &used) {
-            let line = error.line().unwrap_or(1);
-            self.errors.push(format!(
-                "{}:{line}: {}",
-                path.display(),
-                error.detail().unwrap_or("unknown name")
-            ));
-            return None;
+            return Err(at_line(&error));
         }
-        Some(
-            used.into_iter()
-                .filter(|path| !globals.contains(path.as_str()))
-                .collect(),
-        )
+        for (name, _) in self.environment.globals() {
+            used.remove(name);
+        }
+        Ok(used)
     }
 
     fn check_parts(
@@ -262,10 +211,8 @@ impl TemplateLoader {
         for ((channel, locale), variant) in variants {
             if let Some(part) = missing_part(*channel, &variant.parts) {
                 let (channel, locale) = (channel.as_str(), locale.as_str());
-                self.add_error(
-                    folder,
-                    &format!("lacks {channel}.{locale}.{}", part.as_str()),
-                );
+                let what = format!("lacks {channel}.{locale}.{}", part.as_str());
+                self.add_error(folder, &what);
             }
         }
     }
@@ -279,17 +226,11 @@ impl TemplateLoader {
                 return Vec::new();
             }
         };
-        let mut entries: Vec<_> = listing
-            .take(MAX_TEMPLATES)
-            .filter_map(Result::ok)
-            .map(|entry| {
-                (
-                    entry.file_name().to_string_lossy().into_owned(),
-                    entry.path(),
-                )
-            })
-            .filter(|(name, _)| !name.starts_with('.'))
-            .collect();
+        let entries = listing.take(MAX_TEMPLATES).flatten().map(|entry| {
+            let name = entry.file_name().to_string_lossy().into_owned();
+            (name, entry.path())
+        });
+        let mut entries: Vec<_> = entries.filter(|(name, _)| !name.starts_with('.')).collect();
         entries.sort();
         entries
     }
@@ -307,25 +248,31 @@ fn unknown_name(
 ) -> Option<minijinja::Error> {
     let names = used.iter().filter_map(|path| path.split('.').next());
     let context: BTreeMap<&str, &str> = names.map(|name| (name, "text")).collect();
-    let unknown = [
-        ErrorKind::UnknownFilter,
-        ErrorKind::UnknownTest,
-        ErrorKind::UnknownFunction,
-    ];
-    template
-        .render(context)
-        .err()
-        .filter(|error| unknown.contains(&error.kind()))
+    use ErrorKind::{UnknownFilter, UnknownFunction, UnknownTest};
+    let unknown = [UnknownFilter, UnknownTest, UnknownFunction];
+    let error = template.render(context).err();
+    error.filter(|error| unknown.contains(&error.kind()))
+}
+
+/// Returns the line and the reason of an error.
+fn at_line(error: &minijinja::Error) -> String {
+    let line = error.line().unwrap_or(1);
+    format!(
+        ":{line}: {}",
+        error.detail().unwrap_or("is not a valid template")
+    )
 }
 
 fn read_capped(path: &Path) -> Result<String, String> {
-    let size = std::fs::metadata(path)
-        .map_err(|error| format!("cannot read: {error}"))?
-        .len();
-    if size > MAX_FILE_BYTES {
+    let unreadable = |error| format!("cannot read: {error}");
+    if std::fs::metadata(path).map_err(unreadable)?.len() > MAX_FILE_BYTES {
         return Err(format!("is larger than {MAX_FILE_BYTES} bytes"));
     }
-    std::fs::read_to_string(path).map_err(|error| format!("cannot read: {error}"))
+    let source = std::fs::read_to_string(path).map_err(unreadable)?;
+    if source.trim().is_empty() {
+        return Err("is empty".to_owned());
+    }
+    Ok(source)
 }
 
 /// Returns the parts that a variant of `channel` may have, the required ones first.
@@ -344,10 +291,8 @@ fn missing_part(channel: Channel, parts: &BTreeSet<TemplatePart>) -> Option<Temp
     let (required, choice) = parts_of(channel);
     let mut missing = required.iter().filter(|part| !parts.contains(part));
     let has_choice = choice.is_empty() || choice.iter().any(|part| parts.contains(part));
-    missing
-        .next()
-        .or(choice.first().filter(|_| !has_choice))
-        .copied()
+    let choice = choice.first().filter(|_| !has_choice);
+    missing.next().or(choice).copied()
 }
 
 fn parse_part(file_name: &str) -> Option<(Channel, Locale, TemplatePart)> {
@@ -355,37 +300,25 @@ fn parse_part(file_name: &str) -> Option<(Channel, Locale, TemplatePart)> {
     let [channel, locale, part] = components[..] else {
         return None;
     };
-    let channel = Channel::ALL
-        .into_iter()
-        .find(|known| known.as_str() == channel)?;
+    let mut channels = Channel::ALL.into_iter();
+    let channel = channels.find(|known| known.as_str() == channel)?;
     let (required, choice) = parts_of(channel);
-    let part = required
-        .iter()
-        .chain(choice)
-        .find(|known| known.as_str() == part)?;
+    let mut parts = required.iter().chain(choice);
+    let part = parts.find(|known| known.as_str() == part)?;
     let canonical = Locale::parse(locale).filter(|parsed| parsed.as_str() == locale)?;
     Some((channel, canonical, *part))
 }
 
 fn is_optional(path: &str, optional: &BTreeSet<String>) -> bool {
-    optional.contains(path)
-        || path
-            .split('.')
-            .next()
-            .is_some_and(|first| optional.contains(first))
+    let first = path.split('.').next();
+    optional.contains(path) || first.is_some_and(|first| optional.contains(first))
 }
 
 impl TemplateSettings {
     fn read(root: &Object<'_>, name: &TemplateName) -> Option<Self> {
         let version = root.required("version", |field| field.integer(1..=u32::MAX));
-        let optional = root
-            .list("optional", |field| field.text(1..=64))
-            .into_iter()
-            .collect();
-        let category = root.or("category", name.clone(), |field| {
-            TemplateName::parse(field.string()?)
-                .or_else(|| field.fail("invalid_format", "must be 1 to 64 of a-z, 0-9, - and _"))
-        });
+        let optional = root.list("optional", |field| field.text(1..=64));
+        let category = root.or("category", name.clone(), TemplateName::read);
         let transactional = root.or("transactional", false, |field| {
             let transactional = field.boolean()?;
             if transactional && root.has("category") {
@@ -393,17 +326,14 @@ impl TemplateSettings {
             }
             Some(transactional)
         });
-        let user_variables = root
-            .list("user_variables", |field| field.text(1..=64))
-            .into_iter()
-            .collect();
+        let user_variables = root.list("user_variables", |field| field.text(1..=64));
         let unverified = root.list("unverified_addresses", |field| field.one_of(Channel::NAMES));
         let unverified_addresses = PerChannel::from_fn(|channel| unverified.contains(&channel));
         Some(Self {
             version: version?,
-            optional,
+            optional: optional.into_iter().collect(),
             category: (!transactional).then(|| category.as_str().to_owned()),
-            user_variables,
+            user_variables: user_variables.into_iter().collect(),
             unverified_addresses,
         })
     }

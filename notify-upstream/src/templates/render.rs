@@ -25,12 +25,12 @@ pub(crate) enum MessageContent {
         /// HTML, if the template has an HTML part.
         html: Option<String>,
     },
-    /// An SMS.
-    Sms { text: String },
+    Sms {
+        text: String,
+    },
     Push {
         /// A single line.
         title: String,
-        /// The message text.
         body: String,
     },
 }
@@ -42,12 +42,8 @@ pub(crate) enum RenderError {
     #[error("the template does not render: {0}")]
     Template(String),
     /// The output exceeds the limit of its part.
-    #[error("the part {part} renders to more than {cap} bytes")]
-    TooLong {
-        part: &'static str,
-        /// The limit in bytes.
-        cap: usize,
-    },
+    #[error("the part {0} renders to more than {1} bytes")]
+    TooLong(&'static str, usize),
 }
 
 impl fmt::Debug for MessageContent {
@@ -68,10 +64,8 @@ impl FoundTemplate<'_> {
     ) -> Result<MessageContent, RenderError> {
         let pairs = variables.iter().map(|(name, value)| {
             let user_text = value.as_str().filter(|_| self.is_user_text(name, author));
-            let value: EngineValue = match user_text {
-                Some(text) => without_links(text).into(),
-                None => Serde(value).into(),
-            };
+            let serialized = || EngineValue::from(Serde(value));
+            let value = user_text.map_or_else(serialized, |text| without_links(text).into());
             (name.clone(), value)
         });
         let context = EngineValue::from_pairs(pairs);
@@ -79,11 +73,8 @@ impl FoundTemplate<'_> {
         let has = |part| self.variant.parts.contains(&part);
         Ok(match self.channel {
             Channel::Email => {
-                let html = if has(TemplatePart::Html) {
-                    Some(part(TemplatePart::Html)?)
-                } else {
-                    None
-                };
+                let html = has(TemplatePart::Html).then(|| part(TemplatePart::Html));
+                let html = html.transpose()?;
                 let text = match (&html, has(TemplatePart::Text)) {
                     (Some(html), false) => html_to_text(html),
                     (_, _) => part(TemplatePart::Text)?,
@@ -105,18 +96,14 @@ impl FoundTemplate<'_> {
     }
 
     fn part(&self, part: TemplatePart, context: &EngineValue) -> Result<String, RenderError> {
+        let (name, channel) = (self.name.as_str(), self.channel.as_str());
         let key = format!(
-            "{}/{}.{}.{}",
-            self.name.as_str(),
-            self.channel.as_str(),
+            "{name}/{channel}.{}.{}",
             self.locale.as_str(),
             part.as_str()
         );
-        let template = self
-            .templates
-            .environment
-            .get_template(&key)
-            .map_err(|error| failed(&error))?;
+        let template = self.templates.environment.get_template(&key);
+        let template = template.map_err(|error| failed(&error))?;
         let mut output = CappedBuffer {
             bytes: Vec::new(),
             cap: part.cap(),
@@ -124,10 +111,7 @@ impl FoundTemplate<'_> {
         };
         let rendered = template.render_captured_to(context, &mut output).map(drop);
         match rendered {
-            Err(_) if output.over => Err(RenderError::TooLong {
-                part: part.as_str(),
-                cap: part.cap(),
-            }),
+            Err(_) if output.over => Err(RenderError::TooLong(part.as_str(), part.cap())),
             Err(error) => Err(failed(&error)),
             Ok(()) => Ok(String::from_utf8_lossy(&output.bytes).into_owned()),
         }
@@ -141,10 +125,8 @@ pub(super) fn print(
     state: &mut State<'_, '_>,
     value: &EngineValue,
 ) -> Result<(), Error> {
-    if matches!(
-        value.kind(),
-        ValueKind::None | ValueKind::Map | ValueKind::Seq | ValueKind::Iterable
-    ) {
+    use ValueKind::{Iterable, Map, None, Seq};
+    if [None, Map, Seq, Iterable].contains(&value.kind()) {
         let reason = "only a text, a number or a truth value can be printed";
         return Err(Error::new(ErrorKind::InvalidOperation, reason));
     }
@@ -153,19 +135,14 @@ pub(super) fn print(
 
 /// Converts an engine error without the values of variables.
 fn failed(error: &Error) -> RenderError {
-    let place = error
-        .line()
-        .map_or_else(String::new, |line| format!(" at line {line}"));
-    RenderError::Template(format!("{}{place}", error.kind()))
+    let place = error.line().map(|line| format!(" at line {line}"));
+    RenderError::Template(format!("{}{}", error.kind(), place.unwrap_or_default()))
 }
 
 /// Reduces a subject or title to one line, regardless of the variables.
 fn one_line(text: &str) -> String {
-    let plain: String = text
-        .chars()
-        .map(|c| if c.is_control() { ' ' } else { c })
-        .collect();
-    plain.trim().to_owned()
+    let plain = text.chars().map(|c| if c.is_control() { ' ' } else { c });
+    plain.collect::<String>().trim().to_owned()
 }
 
 /// A writer that fails beyond a size limit.

@@ -1,15 +1,10 @@
 use serde_json::json;
 
 use super::*;
-use crate::testing::templates as shipped;
+use crate::testing::{load_template, templates as shipped};
 
 fn load(files: &[(&str, &str)]) -> Result<Templates, String> {
-    let folder = tempfile::tempdir().expect("folder");
-    std::fs::create_dir(folder.path().join("t")).expect("folder");
-    for (name, text) in files {
-        std::fs::write(folder.path().join("t").join(name), text).expect("file");
-    }
-    Templates::load(folder.path(), Locale::parse("en").expect("tag"))
+    load_template("t", files)
 }
 
 /// Loads one template for e-mail with settings and an HTML part.
@@ -72,7 +67,7 @@ fn shipped_templates_exist_for_every_locale() {
     for (template, channel, variable, value) in rows {
         let of = |locale: &str| {
             let found = find(&templates, template, channel, Some(locale));
-            assert_eq!(found.locale().as_str(), locale);
+            assert_eq!(found.locale.as_str(), locale);
             assert_eq!(found.missing(&Map::new()), [variable]);
             let content = render(&found, &json!({variable: value})).expect("renders");
             let content = serde_json::to_string(&content).expect("JSON");
@@ -113,7 +108,7 @@ fn locale_falls_back_to_language_and_default() {
     let templates = shipped();
     for (wanted, used) in [("de-AT", "de"), ("fr", "en")] {
         let found = find(&templates, "welcome", Channel::Sms, Some(wanted));
-        assert_eq!(found.locale().as_str(), used);
+        assert_eq!(found.locale.as_str(), used);
     }
     let nope = TemplateName::parse("nope").expect("name");
     let refused = templates.find(&nope, Channel::Sms, None).err();
@@ -125,7 +120,7 @@ fn variables_are_data_and_html_is_escaped() {
     let html = "<p>Hello {{ name }}</p><ul><li>{{ order.total }}</li></ul>";
     let templates = load_html("version = 3", "Hello {{ name }}", html).expect("valid");
     let found = find(&templates, "t", Channel::Email, None);
-    assert_eq!(found.version(), 3);
+    assert_eq!(found.settings.version, 3);
     for (variables, missing) in [
         (json!({"name": 1, "order": {}}), &["order.total"][..]),
         (
@@ -261,7 +256,7 @@ fn user_text_is_limited_and_never_a_link() {
     let html = "<a href=\"{{ link | url }}\">{{ name }}</a>";
     let templates = load_html(settings, "{{ name }} {{ note }}", html).expect("valid");
     let found = find(&templates, "t", Channel::Email, None);
-    let unverified = |channel| *found.settings().unverified_addresses.get(channel);
+    let unverified = |channel| *found.settings.unverified_addresses.get(channel);
     assert_eq!(Channel::ALL.map(unverified), [true, false, true]);
     let link = "https://x.example/";
     let told = json!({"name": "evil.example", "note": "own.example", "link": link});

@@ -20,8 +20,6 @@ pub(crate) enum VariableAuthor {
 /// A violation of the restrictions on user text: the variable, a code, and a description.
 pub(crate) type TextMistake = (String, &'static str, String);
 
-// === impl FoundTemplate ===
-
 impl FoundTemplate<'_> {
     /// Returns the violations among the variables written by users: each must be a scalar, and
     /// strings are limited in length.
@@ -30,12 +28,10 @@ impl FoundTemplate<'_> {
         variables: &Map<String, Value>,
         author: VariableAuthor,
     ) -> Vec<TextMistake> {
-        let from_users = variables
-            .iter()
-            .filter(|(name, _)| self.is_user_text(name, author));
-        from_users
-            .filter_map(|(name, value)| mistake(name, value))
-            .collect()
+        let variables = variables.iter();
+        let from_users = variables.filter(|(name, _)| self.is_user_text(name, author));
+        let mistakes = from_users.filter_map(|(name, value)| mistake(name, value));
+        mistakes.collect()
     }
 
     pub(super) fn is_user_text(&self, name: &str, author: VariableAuthor) -> bool {
@@ -71,9 +67,8 @@ pub(super) fn without_links(text: &str) -> String {
     for (at, c) in chars.iter().enumerate() {
         plain.push(*c);
         let before = at.checked_sub(1).map(|before| chars[before]);
-        let is_joint = chars
-            .get(at + 1)
-            .is_some_and(|next| is_link_joint(before, *c, *next));
+        let next = chars.get(at + 1);
+        let is_joint = next.is_some_and(|next| is_link_joint(before, *c, *next));
         if is_joint || (is_dot(*c) && is_in_ipv4(&chars, at)) {
             plain.push(' ');
         }
@@ -145,7 +140,7 @@ mod tests {
     use crate::testing::injection::naughty;
 
     #[test]
-    fn links_in_user_text_are_broken() {
+    fn links_and_ipv4_addresses_in_user_text_are_broken() {
         for (text, plain) in [
             ("Ada Lovelace", "Ada Lovelace"),
             (
@@ -164,14 +159,6 @@ mod tests {
             ("www.4evil", "www. 4evil"),
             ("=?utf-8?q?pay_now=3A?=", "= ?utf-8?q?pay_now=3A?="),
             ("=\u{200b}?utf-8?b?eA==?=", "= ?utf-8?b?eA== ?="),
-        ] {
-            assert_eq!(without_links(text), plain);
-        }
-    }
-
-    #[test]
-    fn ipv4_addresses_in_user_text_are_broken() {
-        for (text, plain) in [
             ("192.0.2.1", "192. 0. 2. 1"),
             (
                 "http://192.0.2.1:8080/login",

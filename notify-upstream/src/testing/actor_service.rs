@@ -12,10 +12,13 @@ use parking_lot::Mutex;
 use postern_core::Clock;
 use postern_core::config::{self, Env};
 use postern_core::identity::IdentityConfig;
+use postern_service::calls::{ServiceClient, ServiceTokens};
 use serde_json::{Value, json};
 
-use super::{START, actors};
-use crate::delivery::actors::ActorClient;
+use super::{START, serve};
+use crate::delivery::actors::{ActorClient, UserAddressPolicy};
+use crate::metrics::NotifyMetrics;
+use crate::notification::PerChannel;
 
 /// A running actor service. Every actor has an unverified address of its own, except `thief`, whose
 /// profile has Ada's, `mute`, who has none, and `nobody`, who does not exist.
@@ -29,16 +32,12 @@ type Asked = Arc<Mutex<Vec<(String, String)>>>;
 
 impl TestActorService {
     pub(crate) async fn start() -> Self {
-        let listener = tokio::net::TcpListener::bind("127.0.0.1:0")
-            .await
-            .expect("port");
-        let url = format!("http://{}", listener.local_addr().expect("address"));
         let asked = Asked::default();
         let router = Router::new()
             .route("/", post(sign_in))
             .route("/actors/{id}", get(profile))
             .with_state(Arc::clone(&asked));
-        tokio::spawn(async move { axum::serve(listener, router).await });
+        let url = serve(router).await;
         Self { url, asked }
     }
 
@@ -57,9 +56,7 @@ impl TestActorService {
             ("IDP_SERVICE_ACCOUNT_USERNAME", "notify"),
             ("IDP_SERVICE_ACCOUNT_PASSWORD", "password"),
         ]);
-        let identity =
-            config::parse("test", "", |root| IdentityConfig::read(root, &env)).expect("complete");
-        actors(&self.url, &identity, clock)
+        actors(&self.url, &env, clock)
     }
 
     /// Returns the calls since the last time.
@@ -105,4 +102,27 @@ async fn profile(
     Ok(Json(
         json!({"actorId": id, "email": email, "emailVerified": false}),
     ))
+}
+
+/// Returns a client of the actor service at `base` with tokens of the pools in `env`.
+fn actors(base: &str, env: &Env, clock: &Clock) -> ActorClient {
+    let identity = config::parse("test", "", |root| IdentityConfig::read(root, env));
+    let tokens = ServiceTokens::new(&identity.expect("complete"), clock.clone());
+    let calls = ServiceClient::new(tokens, postern_service::calls::http_client());
+    let own = UserAddressPolicy {
+        anyone: false,
+        unverified: PerChannel::default(),
+    };
+    let (base, metrics) = (base.parse().expect("URL"), NotifyMetrics::new());
+    ActorClient::new(base, calls, own, &metrics.dependencies)
+}
+
+pub(crate) fn unreachable_actors(clock: &Clock) -> ActorClient {
+    let env = Env::from([
+        ("IDP_ACTOR_POOL_ID", "us-west-2_actors"),
+        ("IDP_ACTOR_CLIENT_ID", "actors"),
+        ("IDP_SERVICE_POOL_ID", "us-west-2_services"),
+        ("IDP_SERVICE_CLIENT_ID", "services"),
+    ]);
+    actors("http://127.0.0.1:9", &env, clock)
 }

@@ -6,7 +6,6 @@ use axum::Router;
 use axum::extract::Request;
 use http::StatusCode;
 use parking_lot::Mutex;
-use tokio::net::TcpListener;
 use url::Url;
 
 /// A received request.
@@ -28,8 +27,6 @@ impl RecordedApi {
     pub(crate) async fn start(
         respond: impl Fn(&[ReceivedRequest]) -> (u16, String) + Clone + Send + Sync + 'static,
     ) -> Self {
-        let listener = TcpListener::bind("127.0.0.1:0").await.expect("port");
-        let base = format!("http://{}/", listener.local_addr().expect("address"));
         let requests = Arc::new(Mutex::new(Vec::new()));
         let known = Arc::clone(&requests);
         let handler = move |request: Request| {
@@ -50,11 +47,8 @@ impl RecordedApi {
                 (status, [("retry-after", "30")], body)
             }
         };
-        let router = Router::new().fallback(handler);
-        tokio::spawn(async move { axum::serve(listener, router).await });
-        Self {
-            base: base.parse().expect("URL"),
-            requests,
-        }
+        let url = super::serve(Router::new().fallback(handler)).await;
+        let base = url.parse().expect("URL");
+        Self { base, requests }
     }
 }

@@ -3,11 +3,17 @@
 use std::sync::Arc;
 
 use parking_lot::Mutex;
+use postern_core::Clock;
 use tokio::sync::Notify;
 
 use crate::address::Address;
-use crate::delivery::provider::{ErrorCodeTable, FaultScope, OutgoingMessage, SendResult};
-use crate::notification::NotificationId;
+use crate::delivery::pool::{
+    PooledProvider, PriorityLimiter, ProviderCircuitBreaker, ProviderPool, ProviderStatus,
+    ShareLimiter,
+};
+use crate::delivery::provider::{FaultScope, OutgoingMessage, Provider, SendResult, classify};
+use crate::metrics::NotifyMetrics;
+use crate::notification::{Channel, NotificationId, PerChannel};
 use crate::templates::MessageContent;
 
 /// An e-mail as it would be sent.
@@ -60,14 +66,9 @@ impl ProviderScript {
         gate
     }
 
-    /// Supports only addresses with this suffix.
-    pub(crate) fn support_only(&self, end: &'static str) {
-        *self.supported_suffix.lock() = Some((end, true));
-    }
-
-    /// Supports all addresses but those with this suffix.
-    pub(crate) fn support_all_except(&self, end: &'static str) {
-        *self.supported_suffix.lock() = Some((end, false));
+    /// Supports only addresses with this suffix, or all others.
+    pub(crate) fn support(&self, end: &'static str, wanted: bool) {
+        *self.supported_suffix.lock() = Some((end, wanted));
     }
 
     /// Refuses recipients whose addresses have this suffix with 451.
@@ -98,15 +99,40 @@ impl ProviderScript {
         if let (Address::Email(to), Some(end)) = (message.to, refused_suffix)
             && to.as_str().ends_with(end)
         {
-            return Err(ErrorCodeTable::shipped().classify("smtp", "451"));
+            return Err(classify("smtp", "451"));
         }
         let mut refusals = self.refusals.lock();
         if refusals.is_empty() {
             Ok(None)
         } else {
-            Err(ErrorCodeTable::shipped()
-                .classify("smtp", refusals.remove(0))
-                .with_scope(FaultScope::Provider))
+            let refusal = classify("smtp", refusals.remove(0));
+            Err(refusal.with_scope(FaultScope::Provider))
         }
     }
+}
+
+/// Returns a provider of the channel `email`.
+pub(crate) fn pooled(
+    name: &str,
+    (provider, weight): (Provider, u32),
+    concurrency: usize,
+    clock: &Clock,
+    metrics: &NotifyMetrics,
+) -> PooledProvider {
+    PooledProvider {
+        name: name.to_owned(),
+        provider,
+        weight,
+        limiter: PriorityLimiter::new(concurrency, None),
+        shares: ShareLimiter::new(concurrency),
+        breaker: ProviderCircuitBreaker::new(clock.clone()),
+        status: ProviderStatus::new(Channel::Email, name, metrics),
+    }
+}
+
+/// Returns the pool of these providers of the channel `email`.
+pub(crate) fn email_pool(providers: Vec<PooledProvider>) -> ProviderPool {
+    let mut channels = PerChannel::default();
+    *channels.get_mut(Channel::Email) = providers;
+    ProviderPool { channels }
 }

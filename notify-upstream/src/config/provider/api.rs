@@ -4,6 +4,7 @@ use postern_core::Secret;
 use postern_core::config::{Env, secret};
 use postern_core::decode::{Field, Object};
 use postern_core::settings;
+use serde_json::Value;
 use url::Url;
 
 use crate::address::{PhoneNumber, is_public_contact};
@@ -17,11 +18,9 @@ settings! {
         /// twilio: account SID.
         account => |field| {
             let sid = field.text(1..=64)?;
-            if sid.bytes().all(|byte| byte.is_ascii_alphanumeric()) {
-                Some(sid)
-            } else {
-                field.fail("invalid_format", "must be an account SID")
-            }
+            let is_sid = sid.bytes().all(|byte| byte.is_ascii_alphanumeric());
+            let sid = is_sid.then_some(sid);
+            sid.or_else(|| field.fail("invalid_format", "must be an account SID"))
         },
         /// twilio: auth token.
         auth_token as auth_token_env => |field| secret(field, env),
@@ -68,11 +67,9 @@ settings! {
         /// web-push: `mailto:` or `https:` contact (RFC 8292).
         contact => |field| {
             let text = field.typed("URL").text(1..=256)?;
-            if is_public_contact(&text) {
-                return Some(text);
-            }
+            let contact = is_public_contact(&text).then_some(text);
             let detail = "must be `mailto:` and an address, or an https URL, of a public host";
-            field.fail("invalid_format", detail)
+            contact.or_else(|| field.fail("invalid_format", detail))
         },
         /// web-push: VAPID key, 32 bytes in base64url.
         private as private_key_env => |field| secret(field, env),
@@ -89,10 +86,8 @@ fn read_sender(
         (Some(number), None) => Some(TwilioSender::Number(number)),
         (None, Some(service)) => Some(TwilioSender::Service(service)),
         (None, None) | (Some(_), Some(_)) => {
-            object.fail(
-                "missing_field",
-                "must have either `from` or `messaging_service`",
-            );
+            let detail = "must have either `from` or `messaging_service`";
+            object.fail("missing_field", detail);
             None
         }
     }
@@ -100,10 +95,8 @@ fn read_sender(
 
 fn read_account(field: Field<'_>, base: Url) -> Option<FcmAccount> {
     let path = field.typed("path").text(1..=1024)?;
-    let read = std::fs::read(&path)
-        .ok()
-        .and_then(|text| serde_json::from_slice(&text).ok());
-    let account = read.and_then(|file: serde_json::Value| {
+    let read = || {
+        let file: Value = serde_json::from_slice(&std::fs::read(&path).ok()?).ok()?;
         let text = |name: &str| file.get(name)?.as_str().map(str::to_owned);
         Some(FcmAccount {
             project: text("project_id")?,
@@ -112,13 +105,9 @@ fn read_account(field: Field<'_>, base: Url) -> Option<FcmAccount> {
             token_uri: Url::parse(&text("token_uri")?).ok()?,
             base,
         })
-    });
-    account.or_else(|| {
-        field.fail(
-            "unreadable",
-            format!("{path} is not the JSON file of a service account"),
-        )
-    })
+    };
+    let detail = || format!("{path} is not the JSON file of a service account");
+    read().or_else(|| field.fail("unreadable", detail()))
 }
 
 fn read_vapid_key(object: &Object<'_>, private: &Secret, contact: String) -> Option<VapidKey> {

@@ -13,7 +13,6 @@ use crate::delivery::retry::FailureClass;
 /// A circuit breaker, which stops calls to a failing provider. It opens after ten consecutive
 /// failures. A refusal that may concern the recipient is an answer: whoever chooses recipients must
 /// not stop the messages of others.
-#[derive(Debug)]
 pub(crate) struct ProviderCircuitBreaker {
     clock: Clock,
     breaker: Mutex<CircuitBreaker>,
@@ -22,9 +21,10 @@ pub(crate) struct ProviderCircuitBreaker {
 /// The outcome of a call, as far as it says something about the provider.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CallOutcome {
-    /// The provider answered: it accepted the message, or refused it or its recipient.
-    Answered,
-    /// The provider failed.
+    /// The provider accepted the message.
+    Accepted,
+    /// The provider refused the message or its recipient.
+    Refused,
     ProviderFailed,
 }
 
@@ -33,7 +33,6 @@ pub(crate) enum CallOutcome {
 pub(crate) enum BreakerTransition {
     /// Opened, or stayed open after a probe, for the given time.
     Opened(Duration),
-    /// Closed.
     Closed,
 }
 
@@ -52,14 +51,14 @@ impl CallOutcome {
     /// call, which says nothing about the provider.
     pub(crate) fn of(refusal: Option<&ProviderRefusal>) -> Option<Self> {
         let Some(refusal) = refusal else {
-            return Some(Self::Answered);
+            return Some(Self::Accepted);
         };
         match refusal.scope {
             FaultScope::NotSent => None,
             FaultScope::Provider if refusal.class != FailureClass::Permanent => {
                 Some(Self::ProviderFailed)
             }
-            FaultScope::Provider | FaultScope::Recipient => Some(Self::Answered),
+            FaultScope::Provider | FaultScope::Recipient => Some(Self::Refused),
         }
     }
 }
@@ -67,7 +66,6 @@ impl CallOutcome {
 // === impl ProviderCircuitBreaker ===
 
 impl ProviderCircuitBreaker {
-    /// Creates a closed circuit breaker.
     pub(crate) fn new(clock: Clock) -> Self {
         Self {
             clock,
@@ -75,13 +73,13 @@ impl ProviderCircuitBreaker {
         }
     }
 
-    /// Records the outcome of a call.
     pub(crate) fn record(&self, outcome: CallOutcome) -> Option<BreakerTransition> {
         let mut breaker = self.breaker.lock();
         match outcome {
-            CallOutcome::Answered => breaker
-                .record_success()
-                .then_some(BreakerTransition::Closed),
+            CallOutcome::Accepted | CallOutcome::Refused => {
+                let is_closed = breaker.record_success();
+                is_closed.then_some(BreakerTransition::Closed)
+            }
             CallOutcome::ProviderFailed => match breaker.record_failure(self.clock.now()) {
                 FailureEffect::StillClosed(_) | FailureEffect::Ignored => None,
                 FailureEffect::Opened(open_time) | FailureEffect::Reopened(open_time) => {

@@ -4,7 +4,7 @@ use postern_core::circuit_breaker::BreakerState;
 use serde::Serialize;
 use serde_json::{Value, json};
 
-use super::{PooledProvider, ProviderConfig, ProviderPool, ProviderSettings};
+use super::{PooledProvider, ProviderPool};
 use crate::delivery::provider::{OutgoingMessage, ProviderRefusal, SendResult, UNSUPPORTED};
 use crate::notification::Channel;
 use crate::store::ProviderPause;
@@ -12,6 +12,7 @@ use crate::store::ProviderPause;
 /// The settings of a provider, without secrets.
 #[derive(Clone, Debug, Serialize)]
 pub(crate) struct ProviderDescription {
+    /// Name in events and metrics: 1 to 32 of `a-z 0-9 - _`.
     pub(crate) name: String,
     #[serde(serialize_with = "channel_name")]
     pub(crate) channel: Channel,
@@ -19,51 +20,19 @@ pub(crate) struct ProviderDescription {
     pub(crate) weight: u32,
     /// Maximum number of concurrent calls.
     pub(crate) concurrency: usize,
-    /// Maximum number of calls per second over all replicas.
+    /// Maximum number of calls per second over all replicas, evenly spaced; the highest priority
+    /// goes first.
     pub(crate) rate: Option<u64>,
-}
-
-// === impl ProviderDescription ===
-
-impl ProviderDescription {
-    /// Describes a configured provider.
-    pub(crate) fn of(config: &ProviderConfig) -> Self {
-        Self {
-            name: config.name.clone(),
-            channel: config.channel,
-            kind: kind(&config.provider),
-            weight: config.weight,
-            concurrency: config.concurrency,
-            rate: config.rate,
-        }
-    }
 }
 
 fn channel_name<S: serde::Serializer>(channel: &Channel, to: S) -> Result<S::Ok, S::Error> {
     to.serialize_str(channel.as_str())
 }
 
-fn kind(settings: &ProviderSettings) -> &'static str {
-    match settings {
-        ProviderSettings::Smtp(_) => "smtp",
-        ProviderSettings::Twilio(_) => "twilio",
-        ProviderSettings::Http(_) => "http",
-        ProviderSettings::Fcm(_) => "fcm",
-        ProviderSettings::WebPush(_) => "web-push",
-        ProviderSettings::File(_) => "file",
-        ProviderSettings::Null => "null",
-    }
-}
-
-// === impl ProviderPool ===
-
 impl ProviderPool {
-    /// Returns the provider with this name.
     pub(super) fn named(&self, name: &str) -> Option<&PooledProvider> {
-        let mut all = Channel::ALL
-            .into_iter()
-            .flat_map(|channel| self.channels.get(channel));
-        all.find(|pooled| pooled.name == name)
+        let all = Channel::ALL.map(|channel| self.channels.get(channel));
+        all.into_iter().flatten().find(|pooled| pooled.name == name)
     }
 
     /// Sends a message through a provider, without its limits and circuit breaker. Returns `None` if
@@ -77,7 +46,7 @@ impl ProviderPool {
         if !pooled.provider.supports(message.to) {
             return Some(Err(ProviderRefusal::not_sent(UNSUPPORTED)));
         }
-        Some(pooled.call(message, &self.codes).await)
+        Some(pooled.call(message).await)
     }
 
     /// Pauses these providers, and ends the pauses of all others. Returns the channels of the
@@ -95,7 +64,6 @@ impl ProviderPool {
         changed
     }
 
-    /// Returns the pause of a provider.
     pub(crate) fn pause(&self, name: &str) -> Option<ProviderPause> {
         self.named(name)?.status.pause()
     }

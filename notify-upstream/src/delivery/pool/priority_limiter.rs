@@ -13,7 +13,6 @@ use crate::notification::Priority;
 /// Limits concurrent calls, and calls per second, to one provider. When a call becomes possible,
 /// the waiting call of the highest priority proceeds; within a priority, the first of a service, or
 /// one time in four the first of a user.
-#[derive(Debug)]
 pub(crate) struct PriorityLimiter {
     slots: Arc<Semaphore>,
     rate: Option<ProviderRate>,
@@ -33,10 +32,7 @@ pub(crate) type CallSlot = OwnedSemaphorePermit;
 /// The part of the slots for which users are first, so that services cannot keep them waiting.
 const USER_PART: f64 = 0.25;
 
-// === impl PriorityLimiter ===
-
 impl PriorityLimiter {
-    /// Creates a limiter of `at_once` concurrent calls and of `rate`.
     pub(crate) fn new(at_once: usize, rate: Option<ProviderRate>) -> Self {
         Self {
             slots: Arc::new(Semaphore::new(at_once)),
@@ -133,7 +129,6 @@ impl PriorityLimiter {
 
 #[cfg(test)]
 mod tests {
-    use futures_util::FutureExt;
     use postern_core::Clock;
     use postern_core::clock::Timestamp;
     use postern_store::cache::Cache;
@@ -155,28 +150,6 @@ mod tests {
     async fn idle() {
         for _ in 0..64 {
             tokio::task::yield_now().await;
-        }
-    }
-
-    #[tokio::test]
-    async fn slot_goes_to_highest_priority_then_first() {
-        use Priority::{Critical, High, Low};
-        let limiter = Arc::new(PriorityLimiter::new(1, None));
-        let mut pass = limiter
-            .acquire(Low, false)
-            .now_or_never()
-            .expect("a free slot");
-        let mut waiting = callers(&limiter, &[Low, Low, High, Low, Critical, High]);
-        idle().await;
-        for next in [4, 2, 5, 0, 1, 3] {
-            assert!(waiting.iter().all(|caller| !caller.is_finished()));
-            drop(pass);
-            idle().await;
-            let order: Vec<_> = (0..6).filter(|at| waiting[*at].is_finished()).collect();
-            assert_eq!(order, [next]);
-            let caller =
-                std::mem::replace(&mut waiting[next], tokio::spawn(std::future::pending()));
-            pass = caller.await.expect("no panic");
         }
     }
 

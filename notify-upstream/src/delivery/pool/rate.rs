@@ -14,7 +14,6 @@ use tokio::time::Instant;
 /// rate is kept as long as the cache answers within 50 ms, or within an interval up to 50 per
 /// second. After a pause a replica may use up to two reservations at once. While the cache is
 /// unavailable, each replica has a pace of its own.
-#[derive(Debug)]
 pub(crate) struct ProviderRate {
     cache: Cache,
     key: String,
@@ -37,10 +36,7 @@ const LEAD: Duration = Duration::from_millis(20);
 /// The time of which the slots are reserved at once, at more than 50 per second.
 const BATCH: Duration = Duration::from_millis(50);
 
-// === impl ProviderRate ===
-
 impl ProviderRate {
-    /// Creates a limit of `per_second` calls to the provider `name`.
     pub(crate) fn new(cache: Cache, name: &str, per_second: u64) -> Self {
         let per_second = u32::try_from(per_second.max(1)).unwrap_or(u32::MAX);
         let interval = Duration::from_secs(1) / per_second;

@@ -12,7 +12,6 @@ use crate::notification::Priority;
 
 /// Limits the concurrent calls of one caller, and to one push service, to a quarter, so that slow ones
 /// cannot hold all permits of a channel. The operator chooses all other providers.
-#[derive(Debug)]
 pub(crate) struct ShareLimiter {
     /// The concurrent calls of one owner.
     limit: usize,
@@ -20,7 +19,6 @@ pub(crate) struct ShareLimiter {
 }
 
 /// A share of the concurrent calls, returned when dropped.
-#[derive(Debug)]
 pub(crate) struct ShareGuard {
     shares: Arc<ShareLimiter>,
     keys: Vec<ShareKey>,
@@ -49,17 +47,13 @@ impl ShareLimiter {
         caller: &str,
         priority: Priority,
     ) -> Option<ShareGuard> {
-        let owners = match to {
-            Address::Subscription(subscription) if provider.calls_endpoint() => {
-                Some([caller.to_owned(), push_service(&subscription.endpoint)])
-            }
-            Address::Email(_)
-            | Address::Phone(_)
-            | Address::DeviceToken(_)
-            | Address::Subscription(_) => None,
-        };
-        let keys = owners.into_iter().flatten().map(|owner| (owner, priority));
-        let keys: Vec<ShareKey> = keys.collect();
+        let mut keys: Vec<ShareKey> = Vec::new();
+        if let Address::Subscription(subscription) = to
+            && provider.calls_endpoint()
+        {
+            let owners = [caller.to_owned(), push_service(&subscription.endpoint)];
+            keys.extend(owners.map(|owner| (owner, priority)));
+        }
         let mut held = self.held.lock();
         if keys.iter().any(|key| held.get(key) >= Some(&self.limit)) {
             return None;
@@ -106,10 +100,9 @@ impl Drop for ShareGuard {
 
 #[cfg(test)]
 mod tests {
-    use postern_core::email::EmailAddress;
-
     use super::*;
     use crate::address::{PushSubscription, SubscriptionKeys};
+    use crate::testing::mailbox;
     use crate::testing::script::ProviderScript;
 
     fn endpoint(host: &str) -> Address {
@@ -144,7 +137,7 @@ mod tests {
         assert_eq!(other.len(), 15, "another push service is not affected");
         drop((held, other));
         assert!(shares.held.lock().is_empty());
-        let mail = |_| Address::Email(EmailAddress::parse("ada@example.com").expect("address"));
+        let mail = |_| mailbox("ada@example.com");
         assert_eq!(acquired(&shares, mail, |_| service(1)).len(), 64);
     }
 }

@@ -18,7 +18,6 @@ use crate::notification::{Channel, NotificationId};
 use crate::store::ProviderPause;
 
 /// The status of one provider, from the outcomes of its calls.
-#[derive(Debug)]
 pub(crate) struct ProviderStatus {
     channel: Channel,
     name: String,
@@ -37,10 +36,7 @@ pub(crate) struct ProviderStatus {
 /// Number of replies that operators see.
 const MAX_RECENT_REPLIES: usize = 10;
 
-// === impl ProviderStatus ===
-
 impl ProviderStatus {
-    /// Creates the status of a provider that has not failed yet.
     pub(crate) fn new(channel: Channel, name: &str, metrics: &NotifyMetrics) -> Self {
         Self {
             channel,
@@ -65,11 +61,7 @@ impl ProviderStatus {
         took: Duration,
         id: NotificationId,
     ) {
-        let index = match (outcome, refusal) {
-            (CallOutcome::ProviderFailed, _) => 2,
-            (CallOutcome::Answered, Some(_)) => 1,
-            (CallOutcome::Answered, None) => 0,
-        };
+        let index = outcome as usize;
         self.metrics.calls[index].observe(took.as_secs_f64());
         let mut replies = self.replies.lock();
         replies.truncate(MAX_RECENT_REPLIES - 1);
@@ -104,16 +96,12 @@ impl ProviderStatus {
             return false;
         }
         let (provider, channel) = (&*self.name, self.channel.as_str());
-        if let Some(ProviderPause {
-            operator, reason, ..
-        }) = &pause
-        {
-            self.metrics.paused.set(1);
+        self.metrics.paused.set(pause.is_some().into());
+        if let Some(pause) = &pause {
             self.paused.set("paused by an operator");
-            let reason = reason.as_deref().unwrap_or_default();
+            let (operator, reason) = (&pause.operator, pause.reason.as_deref().unwrap_or_default());
             tracing::warn!(provider, channel, %operator, reason, "provider paused");
         } else if let Some(ProviderPause { at: paused_at, .. }) = &*current {
-            self.metrics.paused.set(0);
             self.paused.clear();
             tracing::info!(provider, channel, %paused_at, "provider resumed");
         }

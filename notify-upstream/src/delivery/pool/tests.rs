@@ -1,27 +1,17 @@
 use postern_core::Clock;
 use postern_core::clock::Timestamp;
-use postern_core::email::EmailAddress;
 
 use super::*;
 use crate::address::{Address, DeviceToken};
 use crate::delivery::provider::{FaultScope, HttpConfig, HttpProvider};
 use crate::metrics::NotifyMetrics;
 use crate::notification::OrderSequence;
-use crate::store::ProviderPause;
 use crate::templates::MessageContent;
-use crate::testing::outgoing;
-use crate::testing::script::ProviderScript;
+use crate::testing::script::{self, ProviderScript, email_pool};
+use crate::testing::{mailbox, outgoing, pause_of};
 
 fn pooled(name: &str, provider: Provider, weight: u32, clock: &Clock) -> PooledProvider {
-    PooledProvider {
-        name: name.to_owned(),
-        provider,
-        weight,
-        limiter: PriorityLimiter::new(8, None),
-        shares: ShareLimiter::new(8),
-        breaker: ProviderCircuitBreaker::new(clock.clone()),
-        status: ProviderStatus::new(Channel::Email, name, &NotifyMetrics::new()),
-    }
+    script::pooled(name, (provider, weight), 8, clock, &NotifyMetrics::new())
 }
 
 fn providers(clock: &Clock) -> (ProviderPool, [ProviderScript; 2]) {
@@ -29,16 +19,6 @@ fn providers(clock: &Clock) -> (ProviderPool, [ProviderScript; 2]) {
     let [a, b] = scripts.clone().map(Provider::Script);
     let email = vec![pooled("a", a, 3, clock), pooled("b", b, 1, clock)];
     (email_pool(email), scripts)
-}
-
-fn email_pool(providers: Vec<PooledProvider>) -> ProviderPool {
-    let mut channels = PerChannel::default();
-    *channels.get_mut(Channel::Email) = providers;
-    ProviderPool::new(channels, ErrorCodeTable::shipped())
-}
-
-fn ada() -> Address {
-    Address::Email(EmailAddress::parse("ada@example.com").expect("address"))
 }
 
 fn text(text: &str) -> MessageContent {
@@ -59,16 +39,13 @@ fn request<'a>(message: &'a OutgoingMessage<'a>, attempt: i32) -> CallRequest<'a
 
 /// Sends an e-mail, and returns the name of the provider that took it.
 async fn send(providers: &ProviderPool, order: i64) -> Result<String, String> {
-    let (to, content) = (ada(), text(""));
+    let (to, content) = (mailbox("ada@example.com"), text(""));
     let message = OutgoingMessage {
         id: OrderSequence::id(order),
         ..outgoing(&to, &content)
     };
     let permit = providers.acquire(&request(&message, 1)).await;
-    let permit = permit.map_err(|none| match none {
-        CallRejection::Refused(refusal) => refusal.code,
-        CallRejection::CircuitOpen(left) => format!("left alone for {} s", left.as_secs()),
-    })?;
+    let permit = permit.map_err(|none| format!("{none:?}"))?;
     let provider = permit.provider().to_owned();
     let sent = permit.send(&message).await;
     sent.map(|_| provider).map_err(|refusal| refusal.code)
@@ -113,7 +90,7 @@ async fn failing_providers_get_one_probe_each() {
     let open = BreakerState::Open(Duration::from_secs(2));
     assert_eq!((calls(), state()), ([10, 10], open));
     let left_alone = send(&providers, 1).await;
-    assert_eq!(left_alone.expect_err("refused"), "left alone for 2 s");
+    assert_eq!(left_alone.expect_err("refused"), "CircuitOpen(2s)");
     clock.advance(Duration::from_secs(2));
     assert_eq!(state(), BreakerState::HalfOpen);
     for order in 0..200 {
@@ -154,11 +131,9 @@ async fn retry_uses_the_next_provider() {
         channel: Channel::Sms,
         ..request(&message, 1)
     };
-    let refused = providers.acquire(&elsewhere).await.expect_err("none");
-    let CallRejection::Refused(refusal) = refused else {
-        panic!("{refused:?}")
-    };
-    assert_eq!(refusal.code, "no_provider");
+    let refused = providers.acquire(&elsewhere).await.err();
+    let is_refused = |outcome: &AttemptOutcome| matches!(outcome, AttemptOutcome::Failed(failure) if failure.refusal.code == "no_provider");
+    assert!(refused.as_ref().is_some_and(is_refused), "{refused:?}");
 }
 
 #[tokio::test]
@@ -169,11 +144,11 @@ async fn local_refusal_does_not_affect_the_circuit_breaker() {
         authorization: None,
         body: "{}".to_owned(),
     };
-    let http = HttpProvider::new(config, ErrorCodeTable::shipped()).expect("valid");
+    let http = HttpProvider::new(config).expect("valid");
     let providers = email_pool(vec![pooled("a", Provider::Http(http.into()), 1, &clock)]);
     let breaker = &providers.channels.get(Channel::Email)[0].breaker;
     // Eleven segments are refused before the call.
-    let (to, content) = (ada(), text(&"a".repeat(1531)));
+    let (to, content) = (mailbox("ada@example.com"), text(&"a".repeat(1531)));
     let message = outgoing(&to, &content);
     let request = request(&message, 1);
     let refused = async || {
@@ -208,13 +183,7 @@ async fn local_refusal_does_not_affect_the_circuit_breaker() {
 async fn other_provider_takes_over_from_a_paused_one() {
     let clock = Clock::manual(Timestamp(0));
     let (providers, scripts) = providers(&clock);
-    let pause = |name: &str| ProviderPause {
-        provider: name.to_owned(),
-        operator: "ada".to_owned(),
-        at: Timestamp(0),
-        reason: None,
-    };
-    let both = [pause("a"), pause("b")];
+    let both = ["a", "b"].map(pause_of);
     assert_eq!(providers.apply_pauses(&both[..1]), [Channel::Email]);
     assert_eq!(providers.apply_pauses(&both[..1]), []);
     for order in 0..40 {
@@ -225,7 +194,7 @@ async fn other_provider_takes_over_from_a_paused_one() {
     assert!(!providers.is_paused(Channel::Email));
     providers.apply_pauses(&both);
     let waits = send(&providers, 1).await;
-    assert_eq!(waits.expect_err("paused"), "left alone for 1 s");
+    assert_eq!(waits.expect_err("paused"), "CircuitOpen(1s)");
     assert!(providers.is_paused(Channel::Email));
     // A channel without providers is not paused.
     assert!(!providers.is_paused(Channel::Sms));

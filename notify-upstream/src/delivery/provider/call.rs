@@ -9,15 +9,14 @@ use http::header::{DATE, RETRY_AFTER};
 
 use postern_core::dependency::root_cause;
 
-use super::{ErrorCodeTable, ProviderRefusal, SendResult};
+use super::codes::{classify, classify_http};
+use super::{ProviderRefusal, SendResult};
 use crate::address::is_public;
 use postern_core::trace;
 
 /// A client of the HTTP API of a provider.
-#[derive(Debug)]
 pub(super) struct ApiClient {
     pub(super) http: reqwest::Client,
-    pub(super) codes: ErrorCodeTable,
     /// The provider in the table of error codes.
     provider: &'static str,
 }
@@ -37,9 +36,6 @@ const MAX_RESPONSE_BYTES: usize = 64 << 10;
 const MAX_RETRY_AFTER: Duration = Duration::from_secs(86_400);
 
 /// Checks that a TLS client can be created, which requires the CA certificates of the system.
-///
-/// # Errors
-/// The reason.
 pub(crate) fn check_tls() -> Result<(), String> {
     build_client(builder()).map(drop)
 }
@@ -61,21 +57,6 @@ fn builder() -> reqwest::ClientBuilder {
         .timeout(CALL_TIMEOUT)
         .connect_timeout(CONNECT_TIMEOUT)
         .user_agent(concat!("postern-notify/", env!("CARGO_PKG_VERSION")))
-}
-
-/// Returns the body of a response, unless it is lost or larger than `max_bytes`.
-pub(crate) async fn body_within(
-    mut response: reqwest::Response,
-    max_bytes: usize,
-) -> Option<Vec<u8>> {
-    let mut body = Vec::new();
-    while let Some(chunk) = response.chunk().await.ok()? {
-        body.extend_from_slice(&chunk);
-        if body.len() > max_bytes {
-            return None;
-        }
-    }
-    Some(body)
 }
 
 /// A resolver that returns public addresses only.
@@ -100,27 +81,16 @@ impl reqwest::dns::Resolve for PublicAddressResolver {
 
 impl ApiClient {
     /// Creates a client that does not follow redirects: the URL of a provider is configuration.
-    pub(super) fn new(provider: &'static str, codes: ErrorCodeTable) -> Result<Self, String> {
-        Self::of(builder(), provider, codes)
+    pub(super) fn new(provider: &'static str) -> Result<Self, String> {
+        let http = build_client(builder())?;
+        Ok(Self { http, provider })
     }
 
     /// Creates a client for addresses that recipients supply: names that resolve to private
     /// addresses are not called.
-    pub(super) fn guarded(provider: &'static str, codes: ErrorCodeTable) -> Result<Self, String> {
-        let builder = builder().dns_resolver(Arc::new(PublicAddressResolver));
-        Self::of(builder, provider, codes)
-    }
-
-    fn of(
-        builder: reqwest::ClientBuilder,
-        provider: &'static str,
-        codes: ErrorCodeTable,
-    ) -> Result<Self, String> {
-        Ok(Self {
-            http: build_client(builder)?,
-            provider,
-            codes,
-        })
+    pub(super) fn guarded(provider: &'static str) -> Result<Self, String> {
+        let http = build_client(builder().dns_resolver(Arc::new(PublicAddressResolver)))?;
+        Ok(Self { http, provider })
     }
 
     /// Makes a call.
@@ -165,7 +135,7 @@ impl ApiClient {
         if answer.is_success() {
             return Ok(Some(format!("http {}", answer.status)));
         }
-        Err(answer.refusal(&self.codes, self.provider, &[]))
+        Err(answer.refusal(self.provider, &[]))
     }
 
     /// Makes a call without a message, whose good answers have a status for which `is_good`.
@@ -178,13 +148,12 @@ impl ApiClient {
         if is_good(answer.status) {
             return Ok(());
         }
-        let refusal = answer.refusal(&self.codes, self.provider, &[]);
+        let refusal = answer.refusal(self.provider, &[]);
         Err(refusal.with_detail(format!("status {}", answer.status)))
     }
 
-    /// Classifies a code of the provider.
     pub(super) fn classify(&self, code: &str) -> ProviderRefusal {
-        self.codes.classify(self.provider, code)
+        classify(self.provider, code)
     }
 }
 
@@ -206,16 +175,10 @@ impl ApiResponse {
 
     /// Creates the refusal of a response, from the provider's error codes, the most exact first, and
     /// from the status.
-    pub(super) fn refusal(
-        &self,
-        codes: &ErrorCodeTable,
-        provider: &'static str,
-        named: &[&str],
-    ) -> ProviderRefusal {
-        let refusal = codes.classify_http(provider, self.status, named);
+    pub(super) fn refusal(&self, provider: &str, named: &[&str]) -> ProviderRefusal {
         ProviderRefusal {
             retry_after: retry_after(&self.headers),
-            ..refusal
+            ..classify_http(provider, self.status, named)
         }
     }
 }

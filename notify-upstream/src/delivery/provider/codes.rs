@@ -1,20 +1,16 @@
-use std::sync::Arc;
+use std::sync::LazyLock;
 
 use serde::Deserialize;
 
 use super::{FaultScope, ProviderRefusal};
 use crate::delivery::retry::FailureClass;
 
-/// The table of error codes of providers (`codes.toml`).
-#[derive(Clone, Debug)]
-pub(crate) struct ErrorCodeTable(Arc<[CodeRule]>);
-
 #[derive(Deserialize)]
 struct Rules {
     rule: Vec<CodeRule>,
 }
 
-#[derive(Debug, Deserialize)]
+#[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
 struct CodeRule {
     provider: String,
@@ -33,90 +29,75 @@ struct CodeRule {
 /// The code of a response that no rule matches.
 const NOT_UNDERSTOOD: &str = "provider_answer_not_understood";
 
-const SHIPPED: &str = include_str!("codes.toml");
+/// The table of error codes of providers.
+static RULES: LazyLock<Vec<CodeRule>> = LazyLock::new(|| {
+    let rules: Rules = toml::from_str(include_str!("codes.toml")).expect("a test reads the table");
+    rules.rule
+});
 
-// === impl ErrorCodeTable ===
-
-impl ErrorCodeTable {
-    /// Returns the built-in table.
-    pub(crate) fn shipped() -> Self {
-        let rules: Rules = toml::from_str(SHIPPED).expect("a test reads the shipped table");
-        Self(rules.rule.into())
+/// Classifies the code of a provider, see `codes.toml`.
+pub(crate) fn classify(provider: &str, code: &str) -> ProviderRefusal {
+    match provider {
+        "smtp" if code.starts_with(|c: char| c.is_ascii_digit()) => classify_reply(code, ""),
+        _ => refusal(provider, &[code], "").with_detail(code),
     }
+}
 
-    /// Classifies the code of a provider, see `codes.toml`.
-    pub(crate) fn classify(&self, provider: &str, code: &str) -> ProviderRefusal {
-        match provider {
-            "smtp" if code.starts_with(|c: char| c.is_ascii_digit()) => {
-                self.classify_reply(code, "")
-            }
-            _ => self.refusal(provider, &[code], "").with_detail(code),
-        }
-    }
+/// Classifies the reply of a mail server, `550 5.1.1 …` or `550-5.1.1 …`, by reply code, enhanced
+/// status code and text together. `status` is the field of a report (RFC 3464 section 2.3.4), which
+/// counts for what the reply leaves open.
+pub(crate) fn classify_reply(reply: &str, status: &str) -> ProviderRefusal {
+    let number = reply.get(..3);
+    let number = number.filter(|number| number.bytes().all(|byte| byte.is_ascii_digit()));
+    let words = reply.split([' ', '-', '\n']);
+    let words = words.map(|word| word.trim_matches(|c: char| c.is_ascii_punctuation()));
+    let mut words = words.chain([status]).filter(|word| is_enhanced(word));
+    let class = number.or_else(|| words.clone().next());
+    let class = class.and_then(|code| code.get(..1));
+    // Systems that only know the class write X.0.0.
+    let enhanced = words
+        .find(|word| class.is_none_or(|class| word.starts_with(class)) && !word.ends_with(".0.0"));
+    let both = format!("{} {}", number.unwrap_or(""), enhanced.unwrap_or(""));
+    let codes = [Some(both.as_str()), enhanced, number, class];
+    let codes: Vec<&str> = codes.into_iter().flatten().collect();
+    // What it quotes of another server: Postfix, Exim.
+    let mut own = reply.split(" said:").flat_map(|part| part.split(" was: "));
+    let own = own.next().unwrap_or_default();
+    refusal("smtp", &codes, &own.to_ascii_lowercase()).with_detail(reply)
+}
 
-    /// Classifies the reply of a mail server, `550 5.1.1 …` or `550-5.1.1 …`, by reply code,
-    /// enhanced status code and text together. `status` is the field of a report (RFC 3464 section
-    /// 2.3.4), which counts for what the reply leaves open.
-    pub(crate) fn classify_reply(&self, reply: &str, status: &str) -> ProviderRefusal {
-        let number = reply
-            .get(..3)
-            .filter(|number| number.bytes().all(|byte| byte.is_ascii_digit()));
-        let words = reply.split([' ', '-', '\n']);
-        let words = words.map(|word| word.trim_matches(|c: char| c.is_ascii_punctuation()));
-        let mut words = words.chain([status]).filter(|word| is_enhanced(word));
-        let class = number.or_else(|| words.clone().next());
-        let class = class.and_then(|code| code.get(..1));
-        // Systems that only know the class write X.0.0.
-        let enhanced = words.find(|word| {
-            class.is_none_or(|class| word.starts_with(class)) && !word.ends_with(".0.0")
-        });
-        let both = format!("{} {}", number.unwrap_or(""), enhanced.unwrap_or(""));
-        let codes = [Some(both.as_str()), enhanced, number, class];
-        let codes: Vec<&str> = codes.into_iter().flatten().collect();
-        // What it quotes of another server: Postfix, Exim.
-        let mut own = reply.split(" said:").flat_map(|part| part.split(" was: "));
-        let own = own.next().unwrap_or_default();
-        self.refusal("smtp", &codes, &own.to_ascii_lowercase())
-            .with_detail(reply)
-    }
-
-    /// Classifies an answer by its codes and its text.
-    fn refusal(&self, provider: &str, codes: &[&str], text: &str) -> ProviderRefusal {
-        let rank = |rule: &CodeRule| rule.rank(provider, codes, text);
-        let ranked = self.0.iter().filter_map(|rule| Some((rank(rule)?, rule)));
-        let best = ranked.max_by_key(|(rank, _)| *rank).map(|(_, rule)| rule);
-        ProviderRefusal {
-            class: best.map_or(FailureClass::Transient, |rule| rule.class),
-            code: best.map_or(NOT_UNDERSTOOD, |rule| &rule.code).to_owned(),
-            detail: None,
-            retry_after: None,
-            suppress: best.is_some_and(|rule| rule.suppress),
-            // The recipient chose the push service: its failures say nothing about others.
-            scope: best
-                .filter(|_| provider != "webpush")
-                .map_or(FaultScope::Recipient, |rule| rule.scope),
-        }
-    }
-
-    /// Classifies an HTTP response by the first of the provider's error codes that a rule of the
-    /// provider names, otherwise by its status: an unknown code does not hide a known status.
-    pub(crate) fn classify_http(
-        &self,
-        provider: &str,
-        status: u16,
-        codes: &[&str],
-    ) -> ProviderRefusal {
-        let is_named = |code: &&str| {
-            let own = |rule: &&CodeRule| rule.provider == provider;
-            self.0
-                .iter()
-                .filter(own)
-                .any(|rule| rule.matches(code).is_some())
+/// Classifies an answer by its codes and its text.
+fn refusal(provider: &str, codes: &[&str], text: &str) -> ProviderRefusal {
+    let ranked = RULES
+        .iter()
+        .filter_map(|rule| Some((rule.rank(provider, codes, text)?, rule)));
+    let Some((_, best)) = ranked.max_by_key(|(rank, _)| *rank) else {
+        return ProviderRefusal {
+            class: FailureClass::Transient,
+            scope: FaultScope::Recipient,
+            ..ProviderRefusal::not_sent(NOT_UNDERSTOOD)
         };
-        match codes.iter().copied().find(is_named) {
-            Some(code) => self.classify(provider, code),
-            None => self.classify(provider, &format!("http {status}")),
-        }
+    };
+    ProviderRefusal {
+        class: best.class,
+        suppress: best.suppress,
+        // The recipient chose the push service: its failures say nothing about others.
+        scope: match provider {
+            "webpush" => FaultScope::Recipient,
+            _ => best.scope,
+        },
+        ..ProviderRefusal::not_sent(&best.code)
+    }
+}
+
+/// Classifies an HTTP response by the first of the provider's error codes that a rule of the
+/// provider names, otherwise by its status: an unknown code does not hide a known status.
+pub(super) fn classify_http(provider: &str, status: u16, codes: &[&str]) -> ProviderRefusal {
+    let own = || RULES.iter().filter(|rule| rule.provider == provider);
+    let is_named = |code: &&str| own().any(|rule| rule.matches(code).is_some());
+    match codes.iter().copied().find(is_named) {
+        Some(code) => classify(provider, code),
+        None => classify(provider, &format!("http {status}")),
     }
 }
 
@@ -129,8 +110,6 @@ pub(crate) fn is_enhanced(word: &str) -> bool {
     };
     matches!(parts[..], ["4" | "5", _, _]) && parts.iter().all(is_number)
 }
-
-// === impl CodeRule ===
 
 impl CodeRule {
     /// Returns whether a pattern fits the code exactly, and its length.

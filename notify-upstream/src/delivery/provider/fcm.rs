@@ -10,9 +10,7 @@ use serde_json::{Value, json};
 use url::Url;
 
 use super::call::{ApiClient, ApiResponse};
-use super::{
-    ErrorCodeTable, FaultScope, OutgoingMessage, ProviderRefusal, SendResult, UNSUPPORTED,
-};
+use super::{FaultScope, OutgoingMessage, ProviderRefusal, SendResult, UNSUPPORTED};
 use crate::address::Address;
 use crate::delivery::retry::FailureClass;
 use crate::templates::MessageContent;
@@ -62,17 +60,13 @@ impl FcmProvider {
     ///
     /// # Errors
     /// The key cannot be parsed, or TLS cannot be set up.
-    pub(crate) fn new(
-        account: FcmAccount,
-        clock: Clock,
-        codes: ErrorCodeTable,
-    ) -> Result<Self, String> {
+    pub(crate) fn new(account: FcmAccount, clock: Clock) -> Result<Self, String> {
         let key = EncodingKey::from_rsa_pem(account.key.expose().as_bytes())
             .map_err(|_| "the service account's private_key is not an RSA key in PEM".to_owned())?;
         Ok(Self {
             account,
             key,
-            api: ApiClient::new("fcm", codes)?,
+            api: ApiClient::new("fcm")?,
             token: Mutex::default(),
             clock,
         })
@@ -90,19 +84,12 @@ impl FcmProvider {
             return Err(ProviderRefusal::not_sent(UNSUPPORTED));
         };
         let token = self.token().await?;
-        let mut url = self.account.base.clone();
-        url.set_path(&format!(
-            "/v1/projects/{}/messages:send",
-            self.account.project
-        ));
+        let FcmAccount { project, base, .. } = &self.account;
+        let mut url = base.clone();
+        url.set_path(&format!("/v1/projects/{project}/messages:send"));
         let body = self.body(message, device.as_str(), title, body);
-        let request = self
-            .api
-            .http
-            .post(url)
-            .bearer_auth(token.expose())
-            .json(&body);
-        let answer = self.api.call(request).await?;
+        let request = self.api.http.post(url).bearer_auth(token.expose());
+        let answer = self.api.call(request.json(&body)).await?;
         if answer.is_success() {
             return Ok(answer.text("name"));
         }
@@ -110,7 +97,7 @@ impl FcmProvider {
             // The token was revoked; the next attempt requests a new one.
             *self.token.lock() = None;
         }
-        Err(refusal(&answer, &self.api.codes))
+        Err(refusal(&answer))
     }
 
     fn body(&self, message: &OutgoingMessage<'_>, device: &str, title: &str, body: &str) -> Value {
@@ -118,10 +105,9 @@ impl FcmProvider {
         let left = message.expires_at.map_or(MAX_TTL_S, |end| {
             end.since(self.clock.now()).as_secs().min(MAX_TTL_S)
         });
-        let (android, apns) = if message.urgent {
-            ("HIGH", "10")
-        } else {
-            ("NORMAL", "5")
+        let (android, apns) = match message.urgent {
+            true => ("HIGH", "10"),
+            false => ("NORMAL", "5"),
         };
         let expiration = self.clock.now().unix_seconds() + i64::try_from(left).unwrap_or(0);
         json!({"message": {
@@ -159,11 +145,8 @@ impl FcmProvider {
             ("grant_type", "urn:ietf:params:oauth:grant-type:jwt-bearer"),
             ("assertion", &assertion),
         ];
-        let token_uri = self.account.token_uri.clone();
-        let answer = self
-            .api
-            .call(self.api.http.post(token_uri).form(&form))
-            .await;
+        let request = self.api.http.post(self.account.token_uri.clone());
+        let answer = self.api.call(request.form(&form)).await;
         let answer = answer.map_err(|refusal| ProviderRefusal {
             // No message has been sent yet.
             class: FailureClass::Transient,
@@ -171,11 +154,9 @@ impl FcmProvider {
             ..refusal
         })?;
         let (secret, life) = token_of(&answer).ok_or_else(|| {
-            let is_refused = (400..=404).contains(&answer.status);
-            let code = if is_refused {
-                "UNAUTHENTICATED"
-            } else {
-                "UNAVAILABLE"
+            let code = match answer.status {
+                400..=404 => "UNAUTHENTICATED",
+                _ => "UNAVAILABLE",
             };
             self.api.classify(code).with_detail("no access token")
         })?;
@@ -189,40 +170,22 @@ impl FcmProvider {
 /// Returns the token of a response and the duration of its use.
 fn token_of(answer: &ApiResponse) -> Option<(Secret, Duration)> {
     let body = answer.json();
-    let secret = answer
-        .is_success()
-        .then(|| body.get("access_token")?.as_str().map(Secret::from))
-        .flatten()?;
-    let life_s = body
-        .get("expires_in")
-        .and_then(Value::as_u64)
-        .unwrap_or(TOKEN_LIFE_S)
-        .min(TOKEN_LIFE_S);
-    Some((
-        secret,
-        Duration::from_secs(life_s).saturating_sub(TOKEN_RENEWAL_MARGIN),
-    ))
+    let secret = body.get("access_token").filter(|_| answer.is_success());
+    let secret = Secret::from(secret?.as_str()?);
+    let life_s = body.get("expires_in").and_then(Value::as_u64);
+    let life = Duration::from_secs(life_s.unwrap_or(TOKEN_LIFE_S).min(TOKEN_LIFE_S));
+    Some((secret, life.saturating_sub(TOKEN_RENEWAL_MARGIN)))
 }
 
 /// Classifies a response by `error.details[].errorCode` and `error.status`.
-pub(super) fn refusal(answer: &ApiResponse, codes: &ErrorCodeTable) -> ProviderRefusal {
+pub(super) fn refusal(answer: &ApiResponse) -> ProviderRefusal {
     let body = answer.json();
     let details = body.pointer("/error/details").and_then(Value::as_array);
-    let detailed = details
-        .into_iter()
-        .flatten()
-        .filter_map(|detail| detail.get("errorCode")?.as_str());
+    let details = details.into_iter().flatten();
+    let detailed = details.filter_map(|detail| detail.get("errorCode")?.as_str());
     let status = body.pointer("/error/status").and_then(Value::as_str);
     let named: Vec<&str> = detailed.chain(status).collect();
-    answer.refusal(codes, "fcm", &named)
-}
-
-impl std::fmt::Debug for FcmProvider {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("FcmProvider")
-            .field("project", &self.account.project)
-            .finish_non_exhaustive()
-    }
+    answer.refusal("fcm", &named)
 }
 
 #[cfg(test)]

@@ -5,14 +5,12 @@ use postern_core::Secret;
 use url::Url;
 
 use super::call::ApiClient;
-use super::{ErrorCodeTable, OutgoingMessage, ProviderRefusal, SendResult, UNSUPPORTED};
-use crate::address::Address;
+use super::{OutgoingMessage, ProviderRefusal, SendResult, UNSUPPORTED};
 use crate::templates::MessageContent;
 
 /// The settings of an API.
 #[derive(Clone, Debug)]
 pub(crate) struct HttpConfig {
-    /// The URL.
     pub(crate) url: Url,
     /// The value of `Authorization`.
     pub(crate) authorization: Option<Secret>,
@@ -22,7 +20,6 @@ pub(crate) struct HttpConfig {
 }
 
 /// A client of an HTTP API.
-#[derive(Debug)]
 pub(crate) struct HttpProvider {
     config: HttpConfig,
     api: ApiClient,
@@ -37,7 +34,7 @@ impl HttpProvider {
     ///
     /// # Errors
     /// The template of the body is invalid, or TLS cannot be set up.
-    pub(crate) fn new(config: HttpConfig, codes: ErrorCodeTable) -> Result<Self, String> {
+    pub(crate) fn new(config: HttpConfig) -> Result<Self, String> {
         let mut environment = Environment::new();
         environment.set_undefined_behavior(UndefinedBehavior::Strict);
         environment.set_fuel(Some(MAX_TEMPLATE_STEPS));
@@ -47,29 +44,21 @@ impl HttpProvider {
             .map_err(|error| format!("body: {error}"))?;
         let http = Self {
             config,
-            api: ApiClient::new("http", codes)?,
+            api: ApiClient::new("http")?,
             environment,
         };
-        let trial = http.body(
-            "id",
-            "email",
-            "to",
-            &MessageContent::Sms {
-                text: "\"".to_owned(),
-            },
-        )?;
+        let text = "\"".to_owned();
+        let trial = http.body("id", "email", "to", &MessageContent::Sms { text })?;
         serde_json::from_str::<serde_json::Value>(&trial)
             .map_err(|error| format!("body: not JSON: {error}"))?;
         Ok(http)
     }
 
     fn authorized(&self, request: reqwest::RequestBuilder) -> reqwest::RequestBuilder {
-        match &self.config.authorization {
-            Some(authorization) => {
-                request.header(http::header::AUTHORIZATION, authorization.expose())
-            }
-            None => request,
-        }
+        let Some(authorization) = &self.config.authorization else {
+            return request;
+        };
+        request.header(http::header::AUTHORIZATION, authorization.expose())
     }
 
     /// Asks for the head of the resource that takes messages.
@@ -88,13 +77,9 @@ impl HttpProvider {
         message: &OutgoingMessage<'_>,
     ) -> Result<reqwest::RequestBuilder, ProviderRefusal> {
         let (id, channel) = (message.id.to_string(), message.to.channel().as_str());
-        let to = match message.to {
-            Address::Email(_) | Address::Phone(_) | Address::DeviceToken(_) => message.to.key(),
-            Address::Subscription(_) => return Err(ProviderRefusal::not_sent(UNSUPPORTED)),
-        };
-        let body = self
-            .body(&id, channel, to, message.content)
-            .map_err(|error| ProviderRefusal::not_sent(UNSUPPORTED).with_detail(error))?;
+        let unsupported = |error| ProviderRefusal::not_sent(UNSUPPORTED).with_detail(error);
+        let body = self.body(&id, channel, message.to.key(), message.content);
+        let body = body.map_err(unsupported)?;
         let request = self
             .api
             .http
@@ -112,10 +97,8 @@ impl HttpProvider {
         to: &str,
         content: &MessageContent,
     ) -> Result<String, String> {
-        let template = self
-            .environment
-            .get_template(TEMPLATE_NAME)
-            .map_err(|error| error.to_string())?;
+        let template = self.environment.get_template(TEMPLATE_NAME);
+        let template = template.map_err(|error| error.to_string())?;
         let none = String::new();
         let (text, title, subject, html) = match content {
             MessageContent::Email {
@@ -127,9 +110,8 @@ impl HttpProvider {
             MessageContent::Push { title, body } => (body, title, &none, &none),
         };
         let values = context! { id, channel, to, text, title, subject, html };
-        template
-            .render(values)
-            .map_err(|error| format!("body: {}", error.kind()))
+        let rendered = template.render(values);
+        rendered.map_err(|error| format!("body: {}", error.kind()))
     }
 }
 
@@ -144,7 +126,7 @@ mod tests {
             authorization: None,
             body: body.to_owned(),
         };
-        HttpProvider::new(config, ErrorCodeTable::shipped())
+        HttpProvider::new(config)
     }
 
     #[test]

@@ -22,7 +22,7 @@ pub(crate) use config::{SmtpConfig, SmtpTimeouts, TlsMode};
 use connection::{BROKEN, Connection, Fault, Reply};
 
 use super::{
-    ErrorCodeTable, FaultScope, OutgoingMessage, ProviderRefusal, SendResult, UNSUPPORTED,
+    FaultScope, OutgoingMessage, ProviderRefusal, SendResult, UNSUPPORTED, classify, classify_reply,
 };
 use crate::address::Address;
 use crate::delivery::retry::FailureClass;
@@ -32,7 +32,6 @@ use crate::templates::MessageContent;
 pub(crate) struct SmtpProvider {
     config: SmtpConfig,
     tls: Option<TlsConnector>,
-    codes: ErrorCodeTable,
     idle: IdlePool,
 }
 
@@ -58,10 +57,7 @@ enum Stage {
 
 impl SmtpProvider {
     /// Creates a client. No connection is opened.
-    ///
-    /// # Errors
-    /// The certificates cannot be parsed.
-    pub(crate) fn new(config: SmtpConfig, codes: ErrorCodeTable) -> Result<Self, String> {
+    pub(crate) fn new(config: SmtpConfig) -> Result<Self, String> {
         let tls = match config.tls {
             TlsMode::None => None,
             TlsMode::StartTls | TlsMode::Tls => {
@@ -71,7 +67,6 @@ impl SmtpProvider {
         Ok(Self {
             config,
             tls,
-            codes,
             idle: IdlePool(Mutex::default()),
         })
     }
@@ -118,10 +113,8 @@ impl SmtpProvider {
         to: &EmailAddress,
         mail: &lettre::Message,
     ) -> SendResult {
-        let (bytes, id) = (
-            mail.formatted(),
-            message::envelope_id(&self.config, message),
-        );
+        let bytes = mail.formatted();
+        let id = message::envelope_id(&self.config, message);
         let SmtpTimeouts { prelude, dot, .. } = self.config.timeouts;
         let deadline = tokio::time::Instant::now() + prelude;
         let mut session = self.reusable(deadline).await;
@@ -178,11 +171,11 @@ impl SmtpProvider {
     /// Classifies a fault. A permanent refusal before the recipient command concerns the account,
     /// not the message.
     fn refusal(&self, stage: Stage, fault: Fault, to: &EmailAddress) -> ProviderRefusal {
-        let judge = |code: &str| self.codes.classify("smtp", code);
+        let judge = |code: &str| classify("smtp", code);
         match fault {
             Fault::Refused(reply) => {
                 let reply = reply.to_string();
-                let mut refusal = self.codes.classify_reply(&reply, "");
+                let mut refusal = classify_reply(&reply, "");
                 let early = match stage {
                     Stage::Connect => Some("turned_away"),
                     Stage::Sender => Some("sender_refused"),
@@ -293,14 +286,6 @@ impl IdlePool {
         if idle.len() < max_idle {
             idle.push_back((session, Instant::now()));
         }
-    }
-}
-
-impl std::fmt::Debug for SmtpProvider {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("SmtpProvider")
-            .field("host", &self.config.host)
-            .finish_non_exhaustive()
     }
 }
 

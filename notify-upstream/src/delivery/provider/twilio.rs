@@ -5,7 +5,7 @@ use serde_json::Value;
 use url::Url;
 
 use super::call::{ApiClient, ApiResponse};
-use super::{ErrorCodeTable, OutgoingMessage, ProviderRefusal, SendResult, UNSUPPORTED};
+use super::{OutgoingMessage, ProviderRefusal, SendResult, UNSUPPORTED};
 use crate::address::{Address, PhoneNumber};
 use crate::templates::MessageContent;
 
@@ -18,7 +18,6 @@ pub(crate) struct TwilioConfig {
     pub(crate) account: String,
     /// The token of the account.
     pub(crate) auth_token: Secret,
-    /// The sender.
     pub(crate) sender: TwilioSender,
     /// The URL of status callbacks; the identifier is added to the query.
     pub(crate) callback: Option<Url>,
@@ -34,7 +33,6 @@ pub(crate) enum TwilioSender {
 }
 
 /// A client of the API of Twilio.
-#[derive(Debug)]
 pub(crate) struct TwilioProvider {
     config: TwilioConfig,
     api: ApiClient,
@@ -42,14 +40,9 @@ pub(crate) struct TwilioProvider {
 
 impl TwilioProvider {
     /// Creates a client. No connection is opened.
-    ///
-    /// # Errors
-    /// TLS cannot be set up.
-    pub(crate) fn new(config: TwilioConfig, codes: ErrorCodeTable) -> Result<Self, String> {
-        Ok(Self {
-            config,
-            api: ApiClient::new("twilio", codes)?,
-        })
+    pub(crate) fn new(config: TwilioConfig) -> Result<Self, String> {
+        let api = ApiClient::new("twilio")?;
+        Ok(Self { config, api })
     }
 
     /// Reads the account.
@@ -70,7 +63,7 @@ impl TwilioProvider {
         if answer.is_success() {
             return Ok(answer.text("sid"));
         }
-        Err(refusal(&answer, &self.api.codes, to))
+        Err(refusal(&answer, to))
     }
 
     fn request(
@@ -107,22 +100,15 @@ impl TwilioProvider {
 }
 
 /// Classifies a response by the error code in its body (twilio.com/docs/usage/twilios-response).
-pub(super) fn refusal(
-    answer: &ApiResponse,
-    codes: &ErrorCodeTable,
-    to: &PhoneNumber,
-) -> ProviderRefusal {
+pub(super) fn refusal(answer: &ApiResponse, to: &PhoneNumber) -> ProviderRefusal {
     let body = answer.json();
     let code = body.get("code").and_then(Value::as_i64);
     let code = code.map(|code| code.to_string()).unwrap_or_default();
-    let description = body
-        .get("message")
-        .and_then(Value::as_str)
-        .unwrap_or_default()
-        .replace(to.as_str(), "<recipient>");
-    answer
-        .refusal(codes, "twilio", &[&code])
-        .with_detail(format!("{code} {description}").trim().to_owned())
+    let description = body.get("message").and_then(Value::as_str);
+    let description = description.unwrap_or_default();
+    let detail = format!("{code} {description}").replace(to.as_str(), "<recipient>");
+    let refusal = answer.refusal("twilio", &[&code]);
+    refusal.with_detail(detail.trim())
 }
 
 #[cfg(test)]

@@ -14,7 +14,7 @@ use url::Url;
 pub(super) use seal::MAX_PAYLOAD_BYTES;
 
 use super::call::ApiClient;
-use super::{ErrorCodeTable, OutgoingMessage, ProviderRefusal, SendResult, UNSUPPORTED};
+use super::{OutgoingMessage, ProviderRefusal, SendResult, UNSUPPORTED};
 use crate::address::{Address, PushSubscription, is_public_https, key_bytes};
 use crate::templates::MessageContent;
 
@@ -27,7 +27,6 @@ pub(crate) struct VapidKey {
 }
 
 /// A client of push services, whose addresses are in the subscriptions.
-#[derive(Debug)]
 pub(crate) struct WebPushProvider {
     key: VapidKey,
     api: ApiClient,
@@ -81,15 +80,9 @@ impl VapidKey {
 
 impl WebPushProvider {
     /// Creates a client. No connection is opened.
-    ///
-    /// # Errors
-    /// TLS cannot be set up.
-    pub(crate) fn new(key: VapidKey, clock: Clock, codes: ErrorCodeTable) -> Result<Self, String> {
-        Ok(Self {
-            key,
-            api: ApiClient::guarded("webpush", codes)?,
-            clock,
-        })
+    pub(crate) fn new(key: VapidKey, clock: Clock) -> Result<Self, String> {
+        let api = ApiClient::guarded("webpush")?;
+        Ok(Self { key, api, clock })
     }
 
     pub(super) async fn send(&self, message: &OutgoingMessage<'_>) -> SendResult {
@@ -189,7 +182,7 @@ mod tests {
     fn request(endpoint: &str) -> (Option<reqwest::Request>, String) {
         let key = VapidKey::new(&Secret::from(KEY), "mailto:ops@example.org".to_owned());
         let (key, clock) = (key.expect("a key"), Clock::manual(Timestamp(0)));
-        let push = WebPushProvider::new(key, clock, ErrorCodeTable::shipped()).expect("client");
+        let push = WebPushProvider::new(key, clock).expect("client");
         let (to, text) = (subscription(endpoint), String::new());
         let (address, content) = (
             Address::Subscription(to.clone()),

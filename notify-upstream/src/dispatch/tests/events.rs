@@ -1,32 +1,15 @@
 //! Log events, metrics and readiness while a provider fails.
 
-use axum::Router;
-use http::StatusCode;
 use postern_core::testing::CapturedLog;
-use prometheus::{Encoder, TextEncoder};
-use tokio::net::TcpListener;
 
 use super::*;
-use crate::delivery::provider::{ErrorCodeTable, HttpConfig, HttpProvider, Provider};
-use crate::testing::unreachable_actors;
+use crate::delivery::provider::{HttpConfig, HttpProvider, Provider};
+use crate::testing::actor_service::unreachable_actors;
+use crate::testing::assert_metric;
+use crate::testing::recorded_api::RecordedApi;
 
 /// Words of the test's notifications and configuration that no log event may contain.
 const SECRETS: [&str; 4] = ["ada@", "example.com", "Hello", "Bearer"];
-
-/// Returns the exported metrics as text.
-fn metrics(rig: &TestReplica) -> String {
-    let mut text = Vec::new();
-    let families = rig.metrics.registry.gather();
-    TextEncoder::new()
-        .encode(&families, &mut text)
-        .expect("metrics");
-    String::from_utf8(text).expect("UTF-8")
-}
-
-fn assert_metric(rig: &TestReplica, line: &str) {
-    let text = metrics(rig);
-    assert!(text.lines().any(|it| it == line), "{line} is not in {text}");
-}
 
 fn assert_nothing_secret(log: &CapturedLog) {
     let text = log.text();
@@ -37,31 +20,26 @@ fn assert_nothing_secret(log: &CapturedLog) {
 }
 
 /// Starts an HTTP API that answers every request with this status.
-async fn api_answering(status: StatusCode) -> Provider {
-    let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
-    let address = listener.local_addr().expect("an address");
-    let router = Router::new().fallback(move || async move { (status, "to ada@example.com") });
-    tokio::spawn(async move { axum::serve(listener, router).await });
+async fn api_answering(status: u16) -> Provider {
+    let api = RecordedApi::start(move |_| (status, "to ada@example.com".to_owned())).await;
     let config = HttpConfig {
-        url: format!("http://{address}/").parse().expect("URL"),
+        url: api.base,
         authorization: Some("Bearer s3cr3t".to_owned().into()),
         body: r#"{"to": {{ to }}}"#.to_owned(),
     };
-    let api = HttpProvider::new(config, ErrorCodeTable::shipped()).expect("valid");
+    let api = HttpProvider::new(config).expect("valid");
     Provider::Http(Box::new(api))
 }
 
 #[tokio::test]
 async fn outage_is_logged_from_failure_to_recovery() {
     let (log, _guard) = CapturedLog::start();
-    let (store, _database) = stores().await.remove(0);
-    let clock = clock();
-    let mut rig = TestReplica::new(&store, &clock, 16).await;
+    let (mut rig, _database) = replicas(16).await.remove(0);
     rig.open_breaker(Priority::High).await;
     assert_eq!(log.with(&["provider failing", "451"]), 1, "{}", log.text());
     assert_eq!(log.with(&["INFO", "circuit breaker opened"]), 1);
     let state = r#"postern_notify_circuit_breaker_state{channel="email",provider="script"}"#;
-    assert_metric(&rig, &format!("{state} 2"));
+    assert_metric(&rig.metrics, &format!("{state} 2"));
     rig.advance(2).await;
     rig.accept(Priority::High).await;
     for _ in 0..3 {
@@ -74,7 +52,7 @@ async fn outage_is_logged_from_failure_to_recovery() {
     ] {
         assert_eq!(log.with(event), 1, "{event:?} in {}", log.text());
     }
-    assert_metric(&rig, &format!("{state} 0"));
+    assert_metric(&rig.metrics, &format!("{state} 0"));
     assert!(rig.metrics.health.degraded().is_empty());
     assert_nothing_secret(&log);
 }
@@ -82,8 +60,7 @@ async fn outage_is_logged_from_failure_to_recovery() {
 #[tokio::test]
 async fn dead_letter_is_logged_and_counted() {
     let (log, _guard) = CapturedLog::start();
-    let (store, _database) = stores().await.remove(0);
-    let mut rig = TestReplica::new(&store, &clock(), 8).await;
+    let (mut rig, _database) = replicas(8).await.remove(0);
     rig.script.refuse(&["550 5.1.1"]);
     let id = rig.accept(Priority::Normal).await.to_string();
     rig.step().await;
@@ -92,7 +69,7 @@ async fn dead_letter_is_logged_and_counted() {
     let words = [&event[..], &fields].concat();
     assert_eq!(log.with(&words), 1, "{}", log.text());
     let line = r#"postern_notify_attempts_total{channel="email",code="mailbox_unknown",outcome="failed",provider="script"} 1"#;
-    assert_metric(&rig, line);
+    assert_metric(&rig.metrics, line);
     assert_eq!(log.with(&["INFO", "address suppressed"]), 1);
     // A refused recipient says nothing about the provider.
     assert!(rig.metrics.health.degraded().is_empty());
@@ -103,13 +80,9 @@ async fn dead_letter_is_logged_and_counted() {
 async fn refusing_http_api_is_logged_with_its_status() {
     // A token and a rate are those of the account; a refused message shows that the API works.
     let rows = [
-        (StatusCode::UNAUTHORIZED, "provider failing", true),
-        (StatusCode::TOO_MANY_REQUESTS, "provider failing", true),
-        (
-            StatusCode::BAD_REQUEST,
-            "message refused by provider",
-            false,
-        ),
+        (401, "provider failing", true),
+        (429, "provider failing", true),
+        (400, "message refused by provider", false),
     ];
     for (status, event, is_degraded) in rows {
         let (log, _guard) = CapturedLog::start();
@@ -119,7 +92,7 @@ async fn refusing_http_api_is_logged_with_its_status() {
         let mut rig = TestReplica::delivering(&store, &clock, provider, actors).await;
         rig.accept(Priority::Normal).await;
         rig.step().await;
-        let cause = format!("http {}", status.as_u16());
+        let cause = format!("http {status}");
         assert_eq!(log.with(&[event, &cause]), 1, "{}", log.text());
         let degraded = rig.metrics.health.degraded();
         assert_eq!(degraded.contains_key("script"), is_degraded, "{degraded:?}");
@@ -131,9 +104,7 @@ async fn refusing_http_api_is_logged_with_its_status() {
 #[tokio::test]
 async fn throttling_of_low_is_logged_in_both_directions() {
     let (log, _guard) = CapturedLog::start();
-    let (store, _database) = stores().await.remove(0);
-    let clock = clock();
-    let mut rig = TestReplica::new(&store, &clock, 40).await;
+    let (mut rig, _database) = replicas(40).await.remove(0);
     rig.open_breaker(Priority::Low).await;
     let waiting = rig.accept(Priority::Low).await;
     for _ in 0..20 {

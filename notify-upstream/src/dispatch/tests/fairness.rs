@@ -72,14 +72,13 @@ async fn service_does_not_wait_for_users() {
 
 #[tokio::test]
 async fn users_have_a_quarter_of_the_permits_beside_services() {
-    for (store, _database) in stores().await {
-        let mut rig = TestReplica::new(&store, &clock(), 64).await;
+    for (mut rig, _database) in replicas(64).await {
         let lane = Lane::first(Channel::Email, Priority::Normal);
         let mut rows = rows_of(100, 1, lane, None);
         for (n, row) in rows.iter_mut().enumerate().filter(|(n, _)| n % 5 > 0) {
             row.record.creator = format!("service:{n}");
         }
-        ok(store.accept(&rows)).await;
+        ok(rig.store.accept(&rows)).await;
         rig.step().await;
         let calls = rig.script.calls();
         let users = rows.iter().step_by(5).filter(|row| calls.contains(&row.id));

@@ -49,8 +49,7 @@ async fn row_not_released_at_stop_is_recovered() {
 
 #[tokio::test]
 async fn lost_lease_claims_nothing_until_replaced() {
-    for (store, test) in stores().await {
-        let mut rig = TestReplica::new(&store, &clock(), 8).await;
+    for (mut rig, test) in replicas(8).await {
         let id = rig.accept(Priority::Normal).await;
         execute(&test.database, "UPDATE notify_worker SET seen_at = 0").await;
         let end = reject_changes(&test.database, "INSERT", "notify_worker", "NEW.id > 0").await;
@@ -65,8 +64,7 @@ async fn lost_lease_claims_nothing_until_replaced() {
 
 #[tokio::test]
 async fn row_with_rejected_result_is_taken_over() {
-    for (store, test) in stores().await {
-        let mut rig = TestReplica::new(&store, &clock(), 8).await;
+    for (mut rig, test) in replicas(8).await {
         let id = rig.accept(Priority::Normal).await;
         let end = reject_changes(&test.database, "INSERT", "notify_result", "NEW.kind = 2").await;
         rig.step().await;
@@ -121,8 +119,7 @@ async fn fill_disk(database: &Database) -> &'static str {
 
 #[tokio::test]
 async fn full_disk_rejects_and_recovers_without_loss() {
-    for (store, test) in stores().await {
-        let mut rig = TestReplica::new(&store, &clock(), 500).await;
+    for (mut rig, test) in replicas(500).await {
         let end = fill_disk(&test.database).await;
         // Free space in existing pages can still be used.
         let mut accepted = Vec::new();
@@ -158,7 +155,7 @@ async fn permit_is_released_when_the_result_is_durable() {
     rig.poll().await;
     rig.claim().await;
     rig.runner.wait_until_idle().await;
-    let permits = rig.dispatch_state.channel(Channel::Email).permits().clone();
+    let permits = rig.dispatch_state.channel(Channel::Email).permits.clone();
     // The only writer: the results wait for it.
     let held = sqlite.begin().await.expect("a transaction begins");
     let mut write = Box::pin(rig.result_writer.drain());

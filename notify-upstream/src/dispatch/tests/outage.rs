@@ -1,26 +1,22 @@
 //! Tests of dispatch while a provider, a template or an account fails.
 
-use postern_core::email::EmailAddress;
 use postern_core::testing::assert_members;
 
 use super::*;
-use crate::address::Address;
 use crate::notification::order_at;
 use crate::store::DeadFilter;
-use crate::testing::{execute, templates_of};
+use crate::testing::{execute, mailbox, templates_of};
 
 /// Submits a message to an address.
 async fn submit_to(rig: &mut TestReplica, address: &str, priority: Priority) -> NotificationId {
     let mut draft = draft(priority);
-    let address = EmailAddress::parse(address).expect("address");
-    draft.request.recipient = Address::Email(address).into();
+    draft.request.recipient = mailbox(address).into();
     ok(rig.submit(draft, None)).await.id
 }
 
 #[tokio::test]
 async fn refused_recipients_of_one_caller_do_not_affect_others() {
-    for (store, _database) in stores().await {
-        let mut rig = TestReplica::new(&store, &clock(), 64).await;
+    for (mut rig, _database) in replicas(64).await {
         rig.script.refuse_recipients("evil.example");
         for n in 0..40 {
             let address = format!("a{n}@x{n}.evil.example");
@@ -47,8 +43,7 @@ async fn refused_recipients_of_one_caller_do_not_affect_others() {
 
 #[tokio::test]
 async fn retries_end_with_the_retry_window() {
-    for (store, _database) in stores().await {
-        let mut rig = TestReplica::new(&store, &clock(), 8).await;
+    for (mut rig, _database) in replicas(8).await {
         rig.script.refuse(&["451"; 4]);
         let id = rig.accept(Priority::Critical).await;
         let mut later = draft(Priority::Critical);
@@ -68,8 +63,7 @@ async fn retries_end_with_the_retry_window() {
 
 #[tokio::test]
 async fn missing_or_failing_template_is_retried() {
-    for (store, _database) in stores().await {
-        let mut rig = TestReplica::new(&store, &clock(), 8).await;
+    for (mut rig, _database) in replicas(8).await {
         let sound = rig.templates.load_full();
         let other = [("template.toml", "version = 1"), ("sms.en.txt", "Hi")];
         let fails = [
@@ -131,8 +125,7 @@ async fn replay_restores_attempts_and_retry_window() {
 
 #[tokio::test]
 async fn unrecorded_attempts_are_bounded() {
-    for (store, test) in stores().await {
-        let mut rig = TestReplica::new(&store, &clock(), 8).await;
+    for (mut rig, test) in replicas(8).await {
         let ids = [
             rig.accept(Priority::Critical).await,
             rig.accept(Priority::Normal).await,

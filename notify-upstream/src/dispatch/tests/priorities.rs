@@ -8,10 +8,9 @@ use super::*;
 /// these rows waiting behind it.
 async fn replica_behind_one_call(
     store: &Store,
-    clock: &Clock,
     others: &[Priority],
 ) -> (TestReplica, Arc<Notify>, Vec<NotificationId>) {
-    let mut rig = TestReplica::calling(store, clock, 16, 1).await;
+    let mut rig = TestReplica::calling(store, &clock(), 16, 1).await;
     let gate = rig.script.hold();
     let mut ids = Vec::new();
     for priority in [&[Priority::Low], others].concat() {
@@ -48,27 +47,19 @@ async fn end_calls(rig: &mut TestReplica, gate: Arc<Notify>) {
 #[tokio::test]
 async fn highest_priority_gets_the_next_call() {
     for (store, _database) in stores().await {
-        let others = [
-            Priority::Low,
-            Priority::Normal,
-            Priority::Low,
-            Priority::Critical,
-            Priority::High,
-        ];
-        let (mut rig, gate, ids) = replica_behind_one_call(&store, &clock(), &others).await;
+        use Priority::{Critical, High, Low, Normal};
+        let others = [Low, Normal, Low, Critical, High];
+        let (mut rig, gate, ids) = replica_behind_one_call(&store, &others).await;
         end_calls(&mut rig, gate).await;
-        assert_eq!(
-            rig.script.calls(),
-            [0, 4, 5, 2, 1, 3].map(|n: usize| ids[n])
-        );
+        let expected = [0, 4, 5, 2, 1, 3].map(|n: usize| ids[n]);
+        assert_eq!(rig.script.calls(), expected);
     }
 }
 
 #[tokio::test]
 async fn notification_expired_while_waiting_is_not_sent() {
     for (store, _database) in stores().await {
-        let (mut rig, gate, ids) =
-            replica_behind_one_call(&store, &clock(), &[Priority::Low]).await;
+        let (mut rig, gate, ids) = replica_behind_one_call(&store, &[Priority::Low]).await;
         for _ in 0..21 {
             rig.advance(3).await;
         }
@@ -82,8 +73,7 @@ async fn notification_expired_while_waiting_is_not_sent() {
 #[tokio::test]
 async fn stop_releases_rows_waiting_for_a_call() {
     for (store, _database) in stores().await {
-        let (mut rig, gate, ids) =
-            replica_behind_one_call(&store, &clock(), &[Priority::Low]).await;
+        let (mut rig, gate, ids) = replica_behind_one_call(&store, &[Priority::Low]).await;
         rig.stop.cancel();
         end_calls(&mut rig, gate).await;
         assert_eq!(rig.status(ids[0]).await, "SENT");
@@ -99,10 +89,8 @@ async fn waiting_row_is_not_sent_under_an_uncertain_lease() {
         // Longer than a worker starts work without renewal; and long enough for the row to be taken
         // over, with the worker renewed again.
         for (silent_s, is_back) in [(8, false), (11, true)] {
-            let clock = clock();
-            let (mut rig, gate, ids) =
-                replica_behind_one_call(&store, &clock, &[Priority::Low]).await;
-            clock.advance(Duration::from_secs(silent_s));
+            let (mut rig, gate, ids) = replica_behind_one_call(&store, &[Priority::Low]).await;
+            rig.clock.advance(Duration::from_secs(silent_s));
             if is_back {
                 rig.workers.step().await.expect("lease renewal succeeds");
                 assert!(rig.workers.is_alive());
@@ -116,8 +104,7 @@ async fn waiting_row_is_not_sent_under_an_uncertain_lease() {
 #[tokio::test]
 async fn waiting_row_is_released_when_the_breaker_opens() {
     for (store, _database) in stores().await {
-        let (mut rig, gate, ids) =
-            replica_behind_one_call(&store, &clock(), &[Priority::Low; 12]).await;
+        let (mut rig, gate, ids) = replica_behind_one_call(&store, &[Priority::Low; 12]).await;
         rig.script.refuse(&["451"; 13]);
         end_calls(&mut rig, gate).await;
         assert_eq!(rig.script.calls(), ids[..10]);
@@ -130,8 +117,7 @@ async fn waiting_row_is_released_when_the_breaker_opens() {
 
 #[tokio::test]
 async fn released_row_precedes_later_rows() {
-    for (store, _database) in stores().await {
-        let mut rig = TestReplica::new(&store, &clock(), 2).await;
+    for (mut rig, _database) in replicas(2).await {
         let mut ids = Vec::new();
         for _ in 0..2 {
             ids.push(rig.accept(Priority::Normal).await);

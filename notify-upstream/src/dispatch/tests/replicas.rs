@@ -40,7 +40,7 @@ async fn different_host_clocks_do_not_expire_leases() {
         assert!(workers.dead().is_empty());
         assert!(workers.is_alive());
     }
-    let (dead, holder) = (behind.current().id(), behind.current());
+    let (dead, holder) = (behind.current().id, behind.current());
     let silent = format!("UPDATE notify_worker SET seen_at = seen_at - 11000 WHERE id = {dead}");
     execute(&test.database, &silent).await;
     ahead.step().await.expect("lease renewal succeeds");
@@ -64,9 +64,7 @@ const CONTRACTED: Migrations = Migrations {
 
 #[tokio::test]
 async fn nothing_starts_on_an_unsupported_schema() {
-    for (store, test) in stores().await {
-        let clock = clock();
-        let mut rig = TestReplica::new(&store, &clock, 8).await;
+    for (mut rig, test) in replicas(8).await {
         let metrics = NotifyMetrics::new();
         let health = metrics.health.clone();
         let maintenance = maintenance(&rig, &metrics, &test.database);

@@ -32,8 +32,7 @@ pub(super) fn maintenance(
 
 #[tokio::test]
 async fn submission_without_a_commit_is_rejected_in_time() {
-    for (store, _database) in stores().await {
-        let mut rig = TestReplica::new(&store, &clock(), 8).await;
+    for (mut rig, _database) in replicas(8).await {
         let caller = service_of("test");
         (rig.submissions.timeout, rig.committer.timeout) = (COMMIT_TIMEOUT, COMMIT_TIMEOUT);
         // The committer does not run: it waits for the store.
@@ -51,7 +50,7 @@ async fn submission_without_a_commit_is_rejected_in_time() {
             (503, &"1".parse().expect("a value"))
         );
         rig.committer.step().await;
-        let depths = ok(store.queue_depths(i64::MAX)).await;
+        let depths = ok(rig.store.queue_depths(i64::MAX)).await;
         let rows: i64 = depths.iter().map(|(_, rows)| rows).sum();
         assert_eq!(rows, 0, "a rejected submission is not written later");
     }

@@ -10,7 +10,7 @@ use postern_service::admin_api::changed;
 use postern_service::http::{Json, Query, json};
 use serde_json::{Value, json as value};
 
-use super::super::list::{channel, limit};
+use super::super::list::{channel, limit, template};
 use super::{Api, Change};
 use crate::address::Recipient;
 use crate::notification::{Channel, NotificationId, OrderSequence};
@@ -38,14 +38,12 @@ pub(super) async fn list(Api(api): Api, RawQuery(query): RawQuery) -> Result<Res
 }
 
 fn list_filter(query: &str) -> Result<DeadFilter, Problem> {
-    const KNOWN: [&str; 7] = [
+    let known = [
         "code", "since", "before", "provider", "template", "channel", "limit",
     ];
-    let mut query = Query::parse(query, &KNOWN);
+    let mut query = Query::parse(query, &known);
     let channel = channel(&mut query);
-    let template = query.read("template", "must be the name of a template", |text| {
-        TemplateName::parse(text).map(|name| name.as_str().to_owned())
-    });
+    let template = template(&mut query);
     let mut name = |name| query.read(name, "must be a name", parse_name);
     let (code, provider) = (name("code"), name("provider"));
     let mut instant = |name| query.read(name, "must be an RFC 3339 time", Timestamp::parse);
@@ -98,15 +96,11 @@ fn result(count: u64, is_dry_run: bool) -> Value {
 }
 
 fn parse_name(text: &str) -> Option<String> {
-    let is_name = (1..=MAX_NAME_BYTES).contains(&text.len())
-        && text.bytes().all(|byte| byte.is_ascii_graphic());
-    is_name.then(|| text.to_owned())
+    let is_name = text.bytes().all(|byte| byte.is_ascii_graphic());
+    (is_name && (1..=MAX_NAME_BYTES).contains(&text.len())).then(|| text.to_owned())
 }
 
 /// Queues dead letters again, with all attempts and a new deadline, and returns their number.
-///
-/// # Errors
-/// A store is unavailable or rejects the statement.
 pub(super) async fn replay(
     store: &Store,
     filter: &DeadFilter,
@@ -126,11 +120,8 @@ fn read_selector(object: &Object<'_>) -> Option<DeadFilter> {
     };
     let code = object.optional("code", name);
     let provider = object.optional("provider", name);
-    let template = object.optional("template", |field| {
-        let found = TemplateName::parse(field.string()?);
-        let found = found.map(|name| name.as_str().to_owned());
-        found.or_else(|| field.fail("invalid_format", "must be 1 to 64 of a-z, 0-9, - and _"))
-    });
+    let template = object.optional("template", TemplateName::read);
+    let template = template.map(|name| name.as_str().to_owned());
     let channel = object.optional("channel", |field| field.one_of(Channel::NAMES));
     let instant = |name| object.optional(name, |field| field.timestamp());
     let (since, before) = (instant("since"), instant("before"));
@@ -145,9 +136,8 @@ fn read_selector(object: &Object<'_>) -> Option<DeadFilter> {
         id: None,
     };
     let names = ["code", "provider", "template", "channel", "since", "before"];
+    let detail = "must name at least one of code, provider, template, channel, since and before";
     if !names.iter().any(|name| object.has(name)) && object.is_good() {
-        let detail =
-            "must name at least one of code, provider, template, channel, since and before";
         object.fail("missing_field", detail);
         return None;
     }
@@ -177,7 +167,6 @@ fn view(letter: &DeadLetter, history: &[HistoryEntry]) -> Value {
 /// Returns the last result that a provider gave, or else the last one.
 fn last_result(history: &[HistoryEntry]) -> Option<&ResultRow> {
     let results = || history.iter().rev().filter_map(HistoryEntry::result);
-    results()
-        .find(|result| result.provider.is_some())
-        .or_else(|| results().next())
+    let of_provider = results().find(|result| result.provider.is_some());
+    of_provider.or_else(|| results().next())
 }

@@ -24,10 +24,10 @@ use crate::templates::{Locale, TemplateName};
 /// Handles `GET /admin/notifications`: the query of `GET /notifications`, over all notifications.
 pub(super) async fn list(Api(api): Api, RawQuery(query): RawQuery) -> Result<Response, Problem> {
     let (page, next) = read_page(&api, ListAccess::All, query.as_deref()).await?;
-    let views = page.iter();
-    let views: Vec<Value> = views
-        .map(|(status, snapshot)| record(status, snapshot))
-        .collect();
+    let views = page
+        .iter()
+        .map(|(status, snapshot)| record(status, snapshot));
+    let views: Vec<Value> = views.collect();
     let body = value!({ "notifications": views, "nextCursor": next });
     Ok(json(StatusCode::OK, &body))
 }
@@ -68,12 +68,8 @@ pub(super) async fn retry(
     let lane = before.record.lane;
     api.dispatch_state.channel(lane.channel).mark_waiting(lane);
     let after = status_of(&api, &find(&api, &id).await?);
-    change.record(
-        "notification.retry",
-        &id,
-        status_of(&api, &before),
-        after.clone(),
-    );
+    let before = status_of(&api, &before);
+    change.record("notification.retry", &id, before, after.clone());
     Ok(changed(&value!({ "notificationId": id, "status": after })))
 }
 
@@ -86,12 +82,8 @@ pub(super) async fn cancel(
     let before = find(&api, &id).await?;
     let after = cancel_notification(&api, before.id).await?;
     let status = Value::from(after.status.as_str());
-    change.record(
-        "notification.cancel",
-        &id,
-        status_of(&api, &before),
-        status.clone(),
-    );
+    let before = status_of(&api, &before);
+    change.record("notification.cancel", &id, before, status.clone());
     Ok(changed(&value!({ "notificationId": id, "status": status })))
 }
 
@@ -105,18 +97,16 @@ pub(super) async fn preview(
 ) -> Result<Response, Problem> {
     let snapshot = find(&api, &id).await?;
     let record = &snapshot.record;
-    let (name, variables) = (
-        TemplateName::parse(&record.template).ok_or(Code::Internal)?,
-        serde_json::from_str(&record.variables).map_err(|_| Code::Internal)?,
-    );
+    let name = TemplateName::parse(&record.template).ok_or(Code::Internal)?;
+    let variables = serde_json::from_str(&record.variables).map_err(|_| Code::Internal)?;
     let (channel, locale) = (record.lane.channel, Locale::parse(&record.locale));
     let author = Principal::author(&record.creator);
     let templates = api.templates.load();
     let wanted = (&name, channel, locale.as_ref());
     let gone = "the template is no longer there";
     let changed = "the template has changed and does not render with the stored variables";
-    let found = render(&templates, wanted, &variables, author)
-        .ok_or_else(|| Problem::new(Code::NotFound).detail(gone))?;
+    let found = render(&templates, wanted, &variables, author);
+    let found = found.ok_or_else(|| Problem::new(Code::NotFound).detail(gone))?;
     let mut body = found.map_err(|_| Problem::new(Code::ValidationFailed).detail(changed))?;
     let mut results = snapshot.results().rev();
     let rendered = results.find_map(|result| result.template_version);

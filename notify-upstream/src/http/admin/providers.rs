@@ -18,7 +18,6 @@ use crate::notification::{Channel, OrderSequence, order_at};
 use crate::store::ProviderPause;
 use crate::templates::MessageContent;
 
-/// The text of a test message.
 const TEST_TEXT: &str = "This is a test message of an operator. No action is required.";
 /// Maximum bytes of the reason of a pause.
 const MAX_REASON_BYTES: usize = 200;
@@ -84,10 +83,8 @@ pub(super) async fn pause(
     body: Json,
 ) -> Result<Response, Problem> {
     require_provider(&state, &name)?;
-    let reason = body.read(|object| {
-        let reason = object.optional("reason", |field| field.text(1..=MAX_REASON_BYTES));
-        Some(reason)
-    })?;
+    let read_reason = |field: Field<'_>| field.text(1..=MAX_REASON_BYTES);
+    let reason = body.read(|object| Some(object.optional("reason", read_reason)))?;
     let pause = ProviderPause {
         provider: name.clone(),
         operator: change.operator.name().to_owned(),
@@ -114,12 +111,8 @@ pub(super) async fn resume(
         require_provider(&state, &name)?;
     }
     state.parts.pauses.sync().await?;
-    change.record(
-        "provider.resume",
-        &name,
-        is_paused(was_paused),
-        is_paused(false),
-    );
+    let (before, after) = (is_paused(was_paused), is_paused(false));
+    change.record("provider.resume", &name, before, after);
     Ok(view(&state, &name))
 }
 
@@ -150,27 +143,20 @@ fn read_address(field: &Field<'_>, channel: Channel) -> Option<Address> {
         (Decoded::String(text), Channel::Push) => {
             DeviceToken::parse(text).map(Address::DeviceToken)
         }
-        (_, _) => match Recipient::read(field, Some(channel))? {
-            Recipient::Address(address) => Some(address),
-            Recipient::ActorId(_) => None,
-        },
+        (_, _) => Recipient::read(field, Some(channel))?.address().cloned(),
     };
     address.or_else(|| field.fail("invalid_format", expected))
 }
 
 fn test_content(channel: Channel) -> MessageContent {
+    let (title, text) = (TEST_TITLE.to_owned(), TEST_TEXT.to_owned());
     match channel {
         Channel::Email => MessageContent::Email {
-            subject: TEST_TITLE.to_owned(),
-            text: TEST_TEXT.to_owned(),
+            subject: title,
+            text,
             html: None,
         },
-        Channel::Sms => MessageContent::Sms {
-            text: TEST_TEXT.to_owned(),
-        },
-        Channel::Push => MessageContent::Push {
-            title: TEST_TITLE.to_owned(),
-            body: TEST_TEXT.to_owned(),
-        },
+        Channel::Sms => MessageContent::Sms { text },
+        Channel::Push => MessageContent::Push { title, body: text },
     }
 }

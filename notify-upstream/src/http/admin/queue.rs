@@ -19,8 +19,8 @@ pub(super) async fn view(Api(api): Api) -> Result<Response, Problem> {
     let lanes: Vec<Lane> = Channel::ALL.into_iter().flat_map(Lane::of).collect();
     let heads = store.lane_heads(&lanes, &[], &[]).await?;
     let rows = |lane: Lane| {
-        let of_lane = depths.iter().filter(|(of, _)| *of == lane);
-        of_lane.map(|(_, rows)| rows).sum::<i64>()
+        let of_lane = depths.iter().find(|(of, _)| *of == lane);
+        of_lane.map_or(0, |(_, rows)| *rows)
     };
     let mut views = Vec::with_capacity(Channel::ALL.len() * Priority::ALL.len());
     for channel in Channel::ALL {
@@ -31,14 +31,6 @@ pub(super) async fn view(Api(api): Api) -> Result<Response, Problem> {
             let heads = heads.iter().filter(|(lane, _)| lanes.contains(lane));
             // The acceptance of the oldest waiting first attempt, or the due time of a retry.
             let oldest_at = heads.map(|(_, order)| order_time(*order)).min();
-            let wait_reason = if flow.is_paused {
-                Some("PROVIDER_PAUSED")
-            } else if flow.next_probe_at.is_some() {
-                Some("PROVIDER_UNAVAILABLE")
-            } else {
-                let throttle = flow.low_throttle.wait_reason();
-                throttle.filter(|_| priority == Priority::Low)
-            };
             views.push(value!({
                 "channel": channel.as_str(),
                 "priority": priority.as_str(),
@@ -46,7 +38,7 @@ pub(super) async fn view(Api(api): Api) -> Result<Response, Problem> {
                 "retries": rows(lane.retries()),
                 "oldestAt": oldest_at,
                 "oldestAgeSeconds": oldest_at.map(|at| now.since(at).as_secs_f64()),
-                "waitReason": wait_reason,
+                "waitReason": flow.wait_reason(priority),
                 "nextProbeAt": flow.next_probe_at,
             }));
         }

@@ -52,10 +52,9 @@ pub(super) async fn remove(Api(api): Api, change: Change, body: Json) -> Result<
     let (id, (kind, hash, category)) = body.read(|object| {
         object.required("id", |field| {
             let id = field.text(1..=160)?;
-            let entry = parse_entry_id(&id);
-            let entry =
-                entry.or_else(|| field.fail("invalid_format", "must be the id of an entry"));
-            Some((id, entry?))
+            let wrong = || field.fail("invalid_format", "must be the id of an entry");
+            let entry = parse_entry_id(&id).or_else(wrong)?;
+            Some((id, entry))
         })
     })?;
     let removed = api.store.remove_suppressed(kind, &hash, &category).await?;
@@ -81,12 +80,8 @@ fn parse_hash(text: &str) -> Option<AddressHash> {
 
 /// Returns the id of an entry: list and channel, hash of the address, category.
 fn entry_id(entry: &SuppressionEntry) -> String {
-    format!(
-        "{}.{}.{}",
-        entry.kind,
-        hex::encode(&entry.address),
-        entry.category
-    )
+    let hash = hex::encode(&entry.address);
+    format!("{}.{hash}.{}", entry.kind, entry.category)
 }
 
 /// Returns the parts of the id of an entry.

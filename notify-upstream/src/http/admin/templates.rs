@@ -29,20 +29,12 @@ pub(super) async fn preview(
     let name = TemplateName::parse(&name).ok_or(Code::NotFound)?;
     let (channel, locale, variables) = body.read(|object| {
         let channel = object.required("channel", |field| field.one_of(Channel::NAMES));
-        let locale = object.optional("locale", |field| {
-            Locale::parse(field.string()?)
-                .or_else(|| field.fail("invalid_format", "must be a tag such as en or de-AT"))
-        });
+        let locale = object.optional("locale", Locale::read);
         let variables = object.or("variables", Map::new(), read_variables);
         Some((channel?, locale, variables))
     })?;
-    let wanted = (&name, channel, locale.as_ref());
-    let found = render(
-        &api.templates.load(),
-        wanted,
-        &variables,
-        VariableAuthor::Service,
-    );
+    let (wanted, templates) = ((&name, channel, locale.as_ref()), api.templates.load());
+    let found = render(&templates, wanted, &variables, VariableAuthor::Service);
     let detail = "there is no template of this name for this channel";
     let found = found.ok_or_else(|| Problem::new(Code::NotFound).detail(detail))?;
     let body = match found {
@@ -59,12 +51,10 @@ fn read_variables(field: Field<'_>) -> Option<Map<String, Value>> {
     let Decoded::Object(_) = field.value() else {
         return field.fail("invalid_type", "must be an object");
     };
-    match field.node().to_json() {
-        Value::Object(variables) => Some(variables),
-        Value::Null | Value::Bool(_) | Value::Number(_) | Value::String(_) | Value::Array(_) => {
-            None
-        }
-    }
+    let Value::Object(variables) = field.node().to_json() else {
+        return None;
+    };
+    Some(variables)
 }
 
 /// Renders a template. Returns `None` if there is none for the channel; otherwise the message with
@@ -90,8 +80,8 @@ pub(super) fn render(
             if let MessageContent::Sms { text } = &content {
                 body["segments"] = segment_count(text).into();
             }
-            body["version"] = found.version().into();
-            body["locale"] = found.locale().as_str().into();
+            body["version"] = found.settings.version.into();
+            body["locale"] = found.locale.as_str().into();
             Ok(body)
         }
         Err(error) => Err(vec![value!({

@@ -9,6 +9,19 @@ fn to_actor(actor: &str) -> Value {
     body
 }
 
+/// Starts a service over each store, beside an actor service.
+async fn servers_beside() -> Vec<(TestServer, TestActorService, TestDatabase)> {
+    let mut servers = Vec::new();
+    for (store, database) in stores().await {
+        let actors = TestActorService::start().await;
+        let client = actors.client(&Clock::manual(START));
+        let (served, committer) = served_beside(&store, Limits::default(), client).await;
+        tokio::spawn(committer.run());
+        servers.push((served, actors, database));
+    }
+    servers
+}
+
 impl TestServer {
     async fn send_to_actor(&self, token: &str, key: &str, actor: &str) -> (u16, Value) {
         let bearer = format!("Bearer {token}");
@@ -24,11 +37,7 @@ impl TestServer {
 
 #[tokio::test]
 async fn lookup_at_acceptance_carries_the_users_token_and_that_at_delivery_ours() {
-    for (store, _database) in stores().await {
-        let actors = TestActorService::start().await;
-        let client = actors.client(&Clock::manual(START));
-        let (mut served, committer) = served_beside(&store, Limits::default(), client).await;
-        tokio::spawn(committer.run());
+    for (mut served, actors, _database) in servers_beside().await {
         let user = served.user_token("ada", &[], "actors");
         let service = served.service_token("auth");
         let (status, _) = served.send_to_actor(&user, "", "ada").await;
@@ -54,11 +63,7 @@ async fn lookup_at_acceptance_carries_the_users_token_and_that_at_delivery_ours(
 
 #[tokio::test]
 async fn actor_without_a_usable_address_is_refused_at_once() {
-    for (store, _database) in stores().await {
-        let actors = TestActorService::start().await;
-        let client = actors.client(&Clock::manual(START));
-        let (served, committer) = served_beside(&store, Limits::default(), client).await;
-        tokio::spawn(committer.run());
+    for (served, _actors, _database) in servers_beside().await {
         let service = served.service_token("auth");
         let unreachable = [
             ("nobody", "actor_unknown"),

@@ -1,4 +1,4 @@
-//! Lists of notifications, and who reads them.
+//! Lists of notifications, and who reads them; status requests and their tags.
 
 use super::*;
 use crate::notification::order_at;
@@ -40,8 +40,7 @@ fn ids(page: &Value) -> Vec<&str> {
 
 #[tokio::test]
 async fn services_list_their_own_and_readers_all() {
-    for (store, _database) in stores().await {
-        let served = served(&store).await;
+    for (served, _database) in servers().await {
         let one = served.create("auth", "ada@example.com", "welcome").await;
         let two = served.create("notify", "Ada@Example.com", "welcome").await;
         let three = served.create("auth", "eve@example.com", "welcome").await;
@@ -66,8 +65,7 @@ async fn services_list_their_own_and_readers_all() {
 
 #[tokio::test]
 async fn only_the_group_of_a_verified_user_reads_all() {
-    for (store, _database) in stores().await {
-        let served = served(&store).await;
+    for (served, _database) in servers().await {
         let id = served.create("auth", "ada@example.com", "welcome").await;
         let admin = served.user_token("root", &["admin"], "actors");
         assert_eq!(ids(&served.list_with("", &admin).await.1), [&*id]);
@@ -99,8 +97,7 @@ async fn only_the_group_of_a_verified_user_reads_all() {
 
 #[tokio::test]
 async fn pages_continue_without_gaps_and_repetitions() {
-    for (store, _database) in stores().await {
-        let mut served = served(&store).await;
+    for (mut served, _database) in servers().await {
         let mut created = Vec::new();
         for number in 0..7 {
             let to = ["ada@example.com", "eve@example.com"][number % 2];
@@ -140,8 +137,7 @@ async fn pages_continue_without_gaps_and_repetitions() {
 
 #[tokio::test]
 async fn hostile_parameters_are_refused_or_match_nothing() {
-    for (store, _database) in stores().await {
-        let served = served(&store).await;
+    for (served, _database) in servers().await {
         served.create("auth", "ada@example.com", "welcome").await;
         served.create("auth", "ada@example.com", "welcome").await;
         let injected = "ada@example.com'%20OR%201=1--";
@@ -206,5 +202,28 @@ async fn page_of_a_rare_match_ends_after_a_bounded_scan() {
             query = format!("?template=rare&cursor={cursor}");
         };
         assert_eq!((found, pages), (batch[0].id.to_string(), 3));
+    }
+}
+
+#[tokio::test]
+async fn replicas_return_the_same_status_and_tag() {
+    for (store, _database) in stores().await {
+        // SQLite has a single process.
+        if !store.is_shared() {
+            continue;
+        }
+        let (mut first, second) = (served(&store).await, served(&store).await);
+        let id = first.accepted(&welcome()).await;
+        let (status, queued, view) = second.get(&id, "auth", None).await;
+        // The two replicas have different issuers; the same service is the same creator at both.
+        assert_eq!(status, StatusCode::OK);
+        assert_eq!(view["status"], "QUEUED");
+        first.deliver().await;
+        let (_, tag, view) = first.get(&id, "auth", None).await;
+        assert_eq!(view["status"], "SENT");
+        let (_, _, view) = second.get(&id, "auth", queued.as_deref()).await;
+        assert_eq!(view["status"], "SENT");
+        let (status, ..) = second.get(&id, "auth", tag.as_deref()).await;
+        assert_eq!(status, StatusCode::NOT_MODIFIED);
     }
 }

@@ -2,14 +2,13 @@
 
 use aws_lc_rs::hmac;
 use postern_core::testing::CapturedLog;
-use prometheus::{Encoder, TextEncoder};
 
 use super::*;
 use crate::address::hash;
 use crate::delivery::mail_token::TokenPurpose;
 use crate::delivery::suppression::SuppressionList;
 use crate::notification::{Channel, NotificationId};
-use crate::testing::{execute, welcome_with};
+use crate::testing::{assert_metric, execute, welcome_with};
 
 const ADA: &str = "ada@example.com";
 const BOB: &str = "bob@example.com";
@@ -68,8 +67,7 @@ impl TestServer {
 
 #[tokio::test]
 async fn mailgun_token_is_bound_to_the_first_body() {
-    for (store, _database) in stores().await {
-        let mut served = served(&store).await;
+    for (mut served, _database) in servers().await {
         let (mine, other) = (served.send_to(ADA).await, served.send_to(BOB).await);
         let signature = mailgun("t1");
         let first = bounce(&signature, "e1", &mine, ADA);
@@ -121,8 +119,7 @@ fn link(purpose: TokenPurpose, id: &str, address: &str) -> String {
 
 #[tokio::test]
 async fn one_click_unsubscribes_from_the_category() {
-    for (store, _database) in stores().await {
-        let mut served = served(&store).await;
+    for (mut served, _database) in servers().await {
         let category = |settings: &str| Arc::new(welcome_with(settings));
         served.templates.store(category("category = 'news'"));
         let id = served.send_to(ADA).await;
@@ -164,8 +161,7 @@ async fn one_click_unsubscribes_from_the_category() {
 
 #[tokio::test]
 async fn opened_link_is_a_page_and_changes_nothing() {
-    let (store, _database) = stores().await.remove(0);
-    let mut served = served(&store).await;
+    let (mut served, _database) = servers().await.remove(0);
     let id = served.send_to(ADA).await;
     let path = link(TokenPurpose::Unsubscribe, &id, ADA);
     let url = format!("{}/{path}", served.url);
@@ -194,8 +190,7 @@ async fn opened_link_is_a_page_and_changes_nothing() {
 
 #[tokio::test]
 async fn complaint_unsubscribes_from_the_category_only() {
-    for (store, _database) in stores().await {
-        let mut served = served(&store).await;
+    for (mut served, _database) in servers().await {
         for (number, (name, settings, expected)) in [
             ("complained", "", "FAILED"),
             ("unsubscribed", "category = 'news'", "FAILED"),
@@ -220,8 +215,7 @@ async fn complaint_unsubscribes_from_the_category_only() {
 
 #[tokio::test]
 async fn invalid_unsubscribe_token_is_rejected_without_the_store() {
-    for (store, database) in stores().await {
-        let mut served = served(&store).await;
+    for (mut served, database) in servers().await {
         let news = Arc::new(welcome_with("category = 'news'"));
         served.templates.store(news);
         let id = served.send_to(ADA).await;
@@ -247,32 +241,25 @@ async fn invalid_unsubscribe_token_is_rejected_without_the_store() {
 #[tokio::test]
 async fn rejected_webhooks_are_counted_by_known_names() {
     let (log, _guard) = CapturedLog::start();
-    let (store, _database) = stores().await.remove(0);
-    let served = served(&store).await;
+    let (served, _database) = servers().await.remove(0);
     for provider in ["mailgun", ADA, "mailgun%0aWARN"] {
         let url = format!("{}/webhooks/{provider}", served.url);
         let body = bounce(&Signature(json!({"signature": "x"})), "e", "i", ADA);
         let answer = served.client.post(url).json(&body).send().await;
         assert_eq!(answer.expect("a response").status(), 401);
     }
-    let mut text = Vec::new();
-    TextEncoder::new()
-        .encode(&served.metrics.registry.gather(), &mut text)
-        .expect("metrics");
-    let text = String::from_utf8(text).expect("UTF-8");
     for (provider, count) in [("mailgun", 1), ("unknown", 2)] {
         let line = format!(
             r#"postern_notify_webhook_rejections_total{{provider="{provider}",reason="signature"}} {count}"#
         );
-        assert!(text.contains(&line), "{line} is not in {text}");
+        assert_metric(&served.metrics, &line);
     }
     assert!(!log.text().contains("ada@"), "{}", log.text());
 }
 
 #[tokio::test]
 async fn preferences_are_those_of_a_user_of_the_actor_pool() {
-    let (store, _database) = stores().await.remove(0);
-    let served = served(&store).await;
+    let (served, _database) = servers().await.remove(0);
     let url = format!("{}/notification-preferences", served.url);
     let known = json!({"categories": [{"category": "welcome", "subscribed": false}]});
     let unknown = json!({"categories": [{"category": "nothing", "subscribed": false}]});

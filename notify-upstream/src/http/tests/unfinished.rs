@@ -33,8 +33,7 @@ async fn status(stream: &mut TcpStream) -> String {
 
 #[tokio::test]
 async fn webhook_of_a_provider_that_is_not_configured_is_rejected_before_its_body_is_read() {
-    let (store, _database) = stores().await.pop().expect("a store");
-    let served = served(&store).await;
+    let (served, _database) = servers().await.remove(0);
     for provider in ["unknown", "twilio"] {
         let mut stream = unfinished(&served, provider, 0).await;
         assert_eq!(status(&mut stream).await, "HTTP/1.1 401", "{provider}");
@@ -43,8 +42,7 @@ async fn webhook_of_a_provider_that_is_not_configured_is_rejected_before_its_bod
 
 #[tokio::test]
 async fn incomplete_webhooks_do_not_block_other_requests() {
-    for (store, _database) in stores().await {
-        let served = served(&store).await;
+    for (served, _database) in servers().await {
         let mut connections = Vec::new();
         for _ in 0..24 {
             connections.push(unfinished(&served, "standard", 900_000).await);

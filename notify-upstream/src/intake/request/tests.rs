@@ -1,3 +1,5 @@
+use std::sync::Arc;
+
 use postern_core::decode::{Mistakes, json};
 use postern_core::token::{Caller, Claims, User};
 

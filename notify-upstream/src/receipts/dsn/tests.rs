@@ -5,6 +5,7 @@ mod forms;
 use proptest::prelude::*;
 
 use super::*;
+use crate::testing::mail_tokens as tokens;
 
 const NOW: Timestamp = Timestamp(1_763_600_000_000);
 const ID: &str = "0190a5d0-0000-7000-8000-000000000001";
@@ -14,10 +15,6 @@ const POSTFIX: &str = include_str!("samples/postfix-failed.eml");
 const DELAYED: &str = include_str!("samples/postfix-delayed.eml");
 const EXCHANGE: &str = include_str!("samples/exchange-failed.eml");
 const EXIM: &str = include_str!("samples/exim-expired.eml");
-
-fn tokens() -> MailTokens {
-    MailTokens::parse(&"A".repeat(44)).expect("a key")
-}
 
 /// Returns the delivery report token of a notification to `address`.
 fn token(id: &str, address: &str) -> String {

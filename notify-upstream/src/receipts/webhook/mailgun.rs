@@ -8,15 +8,14 @@ use serde_json::Value;
 use sha2::{Digest, Sha256};
 
 use super::{
-    WebhookRejection, WebhookRequest, bytes, hmac_sha256, id_in_message_id, json, text,
-    within_window, without_address,
+    VerifiedWebhook, WebhookRejection, WebhookRequest, bytes, hmac_sha256, id_in_message_id, json,
+    text, within_window, without_address,
 };
 use crate::address::hash;
 use crate::notification::NotificationId;
 use crate::receipts::bounce::{conclude, judge};
-use crate::store::ProviderReport;
-use crate::store::WebhookToken;
 use crate::store::row::ReceiptKind;
+use crate::store::{ProviderReport, WebhookToken};
 
 /// E-mail events of Mailgun (documentation.mailgun.com, "Securing webhooks"): HMAC-SHA256 over
 /// timestamp and token, both in the body beside the signature. The event itself is not signed, so a
@@ -35,37 +34,22 @@ impl MailgunWebhook {
     pub(super) fn read(
         &self,
         request: &WebhookRequest<'_>,
-    ) -> Result<Vec<ProviderReport>, WebhookRejection> {
+    ) -> Result<VerifiedWebhook, WebhookRejection> {
         let body = json(request.body).map_err(|_| WebhookRejection::Signature)?;
         let part = |name: &str| {
             text(&body, &format!("/signature/{name}")).ok_or(WebhookRejection::Signature)
         };
-        let (timestamp, token, signature) =
-            (part("timestamp")?, part("token")?, part("signature")?);
-        let tag = hex::decode(signature).map_err(|_| WebhookRejection::Signature)?;
-        hmac_sha256(
-            bytes(&self.signing_key),
-            &[timestamp.as_bytes(), token.as_bytes()],
-            &tag,
-        )?;
-        within_window(timestamp, request.now, SIGNATURE_WINDOW)?;
-        let event = body.get("event-data").ok_or(WebhookRejection::Unreadable)?;
-        Ok(report(request, event).into_iter().collect())
-    }
-
-    /// Returns the token that binds the signature to this body. Call it only after
-    /// [`MailgunWebhook::read`] has verified the signature.
-    pub(super) fn token(request: &WebhookRequest<'_>) -> Option<WebhookToken> {
-        let body = json(request.body).ok()?;
-        let part = |name: &str| text(&body, &format!("/signature/{name}"));
+        let timestamp = part("timestamp")?;
         // Concatenated as signed, so that moving characters between the two fields yields the same
         // token.
-        let token = format!("{}{}", part("timestamp")?, part("token")?);
-        Some(WebhookToken {
-            provider: "mailgun",
-            token,
-            body: Sha256::digest(request.body).into(),
-        })
+        let token = format!("{timestamp}{}", part("token")?);
+        let tag = hex::decode(part("signature")?).map_err(|_| WebhookRejection::Signature)?;
+        hmac_sha256(bytes(&self.signing_key), &[token.as_bytes()], &tag)?;
+        within_window(timestamp, request.now, SIGNATURE_WINDOW)?;
+        let event = body.get("event-data").ok_or(WebhookRejection::Unreadable)?;
+        let reports = report(request, event).into_iter().collect();
+        let body = Sha256::digest(request.body).into();
+        Ok((reports, Some(WebhookToken { token, body })))
     }
 }
 
@@ -88,24 +72,19 @@ pub(super) fn report(request: &WebhookRequest<'_>, event: &Value) -> Option<Prov
     };
     let by_variable = text(event, "/user-variables/notificationId").and_then(NotificationId::parse);
     let recipient = text(event, "/recipient");
-    let description = text(event, "/delivery-status/description")
-        .filter(|description| !description.is_empty())
-        .or_else(|| text(event, "/delivery-status/message"));
+    let description = text(event, "/delivery-status/description").filter(|text| !text.is_empty());
+    let description = description.or_else(|| text(event, "/delivery-status/message"));
     let code = event
         .pointer("/delivery-status/code")
         .map(ToString::to_string);
     let bounce = (permanent && objection.is_none()).then(|| {
-        let reply = format!(
-            "{} {}",
-            code.as_deref().unwrap_or_default(),
-            description.unwrap_or_default()
-        );
-        let is_bounce = matches!(reason, "bounce" | "suppress-bounce");
-        let status = text(event, "/delivery-status/enhanced-code");
-        judge(
-            &reply,
-            status.unwrap_or(if is_bounce { "5.0.0" } else { "" }),
-        )
+        let code = code.as_deref().unwrap_or_default();
+        let reply = format!("{code} {}", description.unwrap_or_default());
+        let status = text(event, "/delivery-status/enhanced-code").unwrap_or(match reason {
+            "bounce" | "suppress-bounce" => "5.0.0",
+            _ => "",
+        });
+        judge(&reply, status)
     });
     let (kind, code, dead) = conclude(kind, objection.map(str::to_owned).or(code), bounce);
     Some(ProviderReport {
@@ -126,9 +105,8 @@ pub(super) fn report(request: &WebhookRequest<'_>, event: &Value) -> Option<Prov
     reason = "milliseconds of the year 2200 are below 2^53"
 )]
 fn at(event: &Value) -> Option<Timestamp> {
-    let seconds = event
-        .get("timestamp")?
-        .as_f64()
-        .filter(|seconds| (0.0..7e9).contains(seconds))?;
-    Some(Timestamp((seconds * 1000.0) as i64))
+    let seconds = event.get("timestamp")?.as_f64()?;
+    (0.0..7e9)
+        .contains(&seconds)
+        .then_some(Timestamp((seconds * 1000.0) as i64))
 }

@@ -48,10 +48,8 @@ impl SendGridWebhook {
         let Value::Array(events) = json(request.body)? else {
             return Err(WebhookRejection::Unreadable);
         };
-        Ok(events
-            .iter()
-            .filter_map(|event| report(request, event))
-            .collect())
+        let reports = events.iter().filter_map(|event| report(request, event));
+        Ok(reports.collect())
     }
 }
 
@@ -78,10 +76,8 @@ pub(super) fn report(request: &WebhookRequest<'_>, event: &Value) -> Option<Prov
         let status = text(event, "/status").unwrap_or("5.0.0");
         judge(description.unwrap_or_default(), status)
     });
-    let code = objection
-        .or_else(|| text(event, "/status"))
-        .map(str::to_owned);
-    let (kind, code, dead) = conclude(kind, code, bounce);
+    let code = objection.or_else(|| text(event, "/status"));
+    let (kind, code, dead) = conclude(kind, code.map(str::to_owned), bounce);
     let by_argument = text(event, "/notificationId").and_then(NotificationId::parse);
     let seconds = event.get("timestamp").and_then(Value::as_i64);
     Some(ProviderReport {

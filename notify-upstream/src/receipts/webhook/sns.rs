@@ -15,7 +15,7 @@ use url::Url;
 
 pub(crate) use certificate::CertificateCache;
 #[cfg(test)]
-pub(super) use certificate::{FetchError, SigningCertificate};
+pub(super) use certificate::SigningCertificate;
 
 use super::{
     WebhookRejection, WebhookRequest, base64, id_in_message_id, json, text, within_window,
@@ -50,16 +50,12 @@ impl SnsWebhook {
     ) -> Result<Vec<ProviderReport>, WebhookRejection> {
         let body = json(request.body).map_err(|_| WebhookRejection::Signature)?;
         let part = |name: &str| text(&body, &format!("/{name}")).ok_or(WebhookRejection::Signature);
-        if !self
-            .topics
-            .iter()
-            .any(|topic| part("TopicArn") == Ok(topic))
-        {
+        let topic = part("TopicArn")?;
+        if !self.topics.iter().any(|known| known == topic) {
             return Err(WebhookRejection::Signature);
         }
-        let topic = part("TopicArn")?;
-        let url =
-            certificate_url(part("SigningCertURL")?, topic).ok_or(WebhookRejection::Signature)?;
+        let url = certificate_url(part("SigningCertURL")?, topic);
+        let url = url.ok_or(WebhookRejection::Signature)?;
         let signature = base64(part("Signature")?)?;
         let signed = signed_text(&body).ok_or(WebhookRejection::Signature)?;
         let algorithm = match part("SignatureVersion")? {
@@ -73,26 +69,22 @@ impl SnsWebhook {
         // Verified last, because it may require an HTTP request.
         let certificate = self
             .certificates
-            .certificate(&url, request.source, request.now)
-            .await?;
+            .certificate(&url, request.source, request.now);
+        let certificate = certificate.await?;
         UnparsedPublicKey::new(algorithm, &certificate.public_key)
             .verify(signed.as_bytes(), &signature)
             .map_err(|_| WebhookRejection::Signature)?;
         match part("Type")? {
             "Notification" => {
-                let event: Value = serde_json::from_str(part("Message")?)
-                    .map_err(|_| WebhookRejection::Unreadable)?;
-                Ok(report(request, part("MessageId")?, &event)
-                    .into_iter()
-                    .collect())
+                let event = json(part("Message")?.as_bytes())?;
+                let report = report(request, part("MessageId")?, &event);
+                Ok(report.into_iter().collect())
             }
             "SubscriptionConfirmation" => {
-                let url = subscribe_url(part("SubscribeURL")?, topic)
-                    .ok_or(WebhookRejection::Unreadable)?;
-                self.certificates
-                    .fetch_text(&url)
-                    .await
-                    .map_err(|_| WebhookRejection::Unavailable)?;
+                let url = subscribe_url(part("SubscribeURL")?, topic);
+                let url = url.ok_or(WebhookRejection::Unreadable)?;
+                let confirmed = self.certificates.fetch_text(&url).await;
+                confirmed.map_err(|_| WebhookRejection::Unavailable)?;
                 tracing::info!(topic, "SNS subscription confirmed");
                 Ok(Vec::new())
             }
@@ -109,11 +101,10 @@ fn topic_host(topic: &str) -> Option<String> {
     let ["arn", partition, "sns", region, account, name] = parts[..] else {
         return None;
     };
+    let is_region = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
     let is_valid = partition.starts_with("aws")
         && region.len() >= 3
-        && region
-            .bytes()
-            .all(|byte| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-')
+        && region.bytes().all(is_region)
         && !account.is_empty()
         && account.bytes().all(|byte| byte.is_ascii_digit())
         && !name.is_empty();
@@ -131,19 +122,15 @@ fn parse_topic_url(text: &str, topic: &str) -> Option<Url> {
 fn certificate_url(text: &str, topic: &str) -> Option<Url> {
     let url = parse_topic_url(text, topic)?;
     let name = url.path().strip_prefix('/')?.strip_suffix(".pem")?;
-    let is_single_file = name
-        .bytes()
-        .all(|byte| byte.is_ascii_alphanumeric() || b"-_".contains(&byte));
-    (is_single_file && url.query().is_none()).then_some(url)
+    let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || b"-_".contains(&byte);
+    (name.bytes().all(is_allowed) && url.query().is_none()).then_some(url)
 }
 
 fn subscribe_url(text: &str, topic: &str) -> Option<Url> {
     let url = parse_topic_url(text, topic)?;
     let has = |name: &str, value: &str| {
-        url.query_pairs()
-            .filter(|(known, _)| known == name)
-            .map(|(_, value)| value)
-            .eq([value])
+        let found = url.query_pairs().filter(|(known, _)| known == name);
+        found.map(|(_, value)| value).eq([value])
     };
     (url.path() == "/" && has("Action", "ConfirmSubscription") && has("TopicArn", topic))
         .then_some(url)

@@ -26,14 +26,11 @@ impl StandardWebhook {
     /// Creates a receiver with a secret in the format of the standard: base64, with or without the
     /// prefix `whsec_`. Returns `None` if it is not base64.
     pub(crate) fn new(secret: &Secret) -> Option<Self> {
-        let encoded = secret
-            .expose()
-            .strip_prefix("whsec_")
-            .unwrap_or(secret.expose());
+        let encoded = secret.expose();
+        let encoded = encoded.strip_prefix("whsec_").unwrap_or(encoded);
         base64(encoded).ok().filter(|key| !key.is_empty())?;
-        Some(Self {
-            key: Secret::from(encoded),
-        })
+        let key = Secret::from(encoded);
+        Some(Self { key })
     }
 
     pub(super) fn read(
@@ -69,9 +66,9 @@ pub(super) fn report(
     let body = json(request.body)?;
     let name = text(&body, "/type").ok_or(WebhookRejection::Unreadable)?;
     let last = name.rsplit('.').next().unwrap_or_default();
-    let objection = ["complained", "unsubscribed"]
-        .into_iter()
-        .find(|known| *known == last);
+    let objection = Some(last).filter(|last| matches!(*last, "complained" | "unsubscribed"));
+    let id = text(&body, "/data/notificationId").and_then(NotificationId::parse);
+    let at = text(&body, "/timestamp").and_then(Timestamp::parse);
     let kind = match last {
         "sent" => ReceiptKind::Sent,
         "deferred" => ReceiptKind::Deferred,
@@ -82,15 +79,9 @@ pub(super) fn report(
     };
     Ok(ProviderReport {
         event_id: event_id.to_owned(),
-        id: Some(
-            text(&body, "/data/notificationId")
-                .and_then(NotificationId::parse)
-                .ok_or(WebhookRejection::Unreadable)?,
-        ),
+        id: Some(id.ok_or(WebhookRejection::Unreadable)?),
         kind,
-        at: text(&body, "/timestamp")
-            .and_then(Timestamp::parse)
-            .unwrap_or(request.now),
+        at: at.unwrap_or(request.now),
         code: objection.or(text(&body, "/data/code")).map(str::to_owned),
         detail: text(&body, "/data/detail").map(str::to_owned),
         dead_address: None,

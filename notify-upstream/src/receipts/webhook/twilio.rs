@@ -25,9 +25,8 @@ impl TwilioWebhook {
         request: &WebhookRequest<'_>,
     ) -> Result<Vec<ProviderReport>, WebhookRejection> {
         let tag = base64(header(request.headers, "x-twilio-signature")?)?;
-        let mut form: Vec<(String, String)> = url::form_urlencoded::parse(request.body)
-            .into_owned()
-            .collect();
+        let form = url::form_urlencoded::parse(request.body).into_owned();
+        let mut form: Vec<(String, String)> = form.collect();
         form.sort();
         let fields: String = form
             .iter()
@@ -43,15 +42,12 @@ impl TwilioWebhook {
             .url
             .port_or_known_default()
             .map(|port| format!(":{port}"));
-        let is_signed = [Some(String::new()), port]
-            .into_iter()
-            .flatten()
-            .any(|port| {
-                let (host, path) = (self.url.host_str().unwrap_or_default(), self.url.path());
-                let url = format!("{}://{host}{port}{path}{query}", self.url.scheme());
-                hmac::verify(&key, format!("{url}{fields}").as_bytes(), &tag).is_ok()
-            });
-        if !is_signed {
+        let is_signed = |port: &String| {
+            let (host, path) = (self.url.host_str().unwrap_or_default(), self.url.path());
+            let url = format!("{}://{host}{port}{path}{query}", self.url.scheme());
+            hmac::verify(&key, format!("{url}{fields}").as_bytes(), &tag).is_ok()
+        };
+        if ![Some(String::new()), port].iter().flatten().any(is_signed) {
             return Err(WebhookRejection::Signature);
         }
         Ok(report(request, &form).into_iter().collect())
@@ -60,9 +56,8 @@ impl TwilioWebhook {
 
 fn report(request: &WebhookRequest<'_>, form: &[(String, String)]) -> Option<ProviderReport> {
     let field = |name: &str| {
-        form.iter()
-            .find(|(known, _)| known == name)
-            .map(|(_, value)| value.as_str())
+        let found = form.iter().find(|(known, _)| known == name);
+        found.map(|(_, value)| value.as_str())
     };
     let status = field("MessageStatus").or_else(|| field("SmsStatus"))?;
     let error = field("ErrorCode").filter(|code| !code.is_empty());
@@ -73,25 +68,20 @@ fn report(request: &WebhookRequest<'_>, form: &[(String, String)]) -> Option<Pro
         "accepted" | "scheduled" | "queued" | "sending" | "sent" => ReceiptKind::Sent,
         _ => return None,
     };
-    let query = url::form_urlencoded::parse(request.query.unwrap_or_default().as_bytes());
-    let id = query
-        .into_owned()
-        .find(|(name, _)| name == "id")
-        .and_then(|(_, id)| NotificationId::parse(&id));
+    let mut query = url::form_urlencoded::parse(request.query.unwrap_or_default().as_bytes());
+    let id = query.find(|(name, _)| name == "id");
+    let message = field("MessageSid").or_else(|| field("SmsSid"))?;
+    let dead = error
+        .filter(|code| proves_invalid(code))
+        .and_then(|_| field("To"));
     Some(ProviderReport {
-        event_id: format!(
-            "{}/{status}",
-            field("MessageSid").or_else(|| field("SmsSid"))?
-        ),
-        id,
+        event_id: format!("{message}/{status}"),
+        id: id.and_then(|(_, id)| NotificationId::parse(&id)),
         kind,
         at: request.now,
         code: error.map(str::to_owned),
         detail: Some(status.to_owned()),
-        dead_address: error
-            .filter(|code| proves_invalid(code))
-            .and_then(|_| field("To"))
-            .map(str::to_owned),
+        dead_address: dead.map(str::to_owned),
         objector: None,
     })
 }

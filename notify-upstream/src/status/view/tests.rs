@@ -2,9 +2,9 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::dispatch::LowPriorityThrottle;
-use crate::notification::OrderSequence;
-use crate::notification::{Lane, order_at};
+use crate::notification::{Lane, Priority, order_at};
 use crate::store::Record;
+use crate::testing::record_of;
 
 const NOW: Timestamp = Timestamp(1_763_600_000_000);
 
@@ -13,22 +13,14 @@ fn at(seconds: i64) -> Timestamp {
 }
 
 fn snapshot(history: Vec<HistoryEntry>) -> NotificationSnapshot {
+    let new = record_of(order_at(NOW));
     let record = Record {
         lane: Lane::first(Channel::Email, Priority::Low),
-        creator: "service:a".to_owned(),
-        addressee: None,
-        template: "welcome".to_owned(),
-        template_version: 3,
-        locale: "en".to_owned(),
-        recipient: String::new(),
-        variables: String::new(),
-        created_at: NOW,
         expires_at: Some(at(3600)),
-        request_id: None,
-        trace_context: None,
+        ..new.record
     };
     NotificationSnapshot {
-        id: OrderSequence::id(order_at(NOW)),
+        id: new.id,
         record,
         send_at: None,
         history,

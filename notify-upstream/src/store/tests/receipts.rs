@@ -1,4 +1,4 @@
-//! Tests of the limit of stored reports.
+//! Tests of stored reports and their limit.
 
 use std::ops::Range;
 
@@ -50,5 +50,29 @@ async fn first_receipt_of_each_kind_is_stored_beyond_the_bound() {
             assert_eq!(save(&store, &both).await, kept, "{kind:?}");
             assert_eq!(save(&store, &both).await, 0, "{kind:?} once more");
         }
+    }
+}
+
+#[tokio::test]
+async fn receipts_are_unique_and_may_precede_the_result() {
+    for (store, _database) in stores().await {
+        let row = notification(order_at(NOW), Priority::Normal);
+        let both = [
+            receipt(row.id, "1\n", ReceiptKind::Delivered),
+            receipt(row.id, "2", ReceiptKind::Sent),
+        ];
+        let foreign = ProviderReport {
+            id: None,
+            ..both[0].clone()
+        };
+        let reports = [&both[..], &[foreign]].concat();
+        assert_eq!(ok(store.save_receipts("standard", &reports)).await, 2);
+        assert_eq!(ok(store.save_receipts("standard", &both)).await, 0);
+        assert!(ok(store.read(&[row.id])).await.is_empty());
+        ok(store.accept(std::slice::from_ref(&row))).await;
+        let entry = snapshot(&store, row.id).await.history;
+        let receipts = entry.iter();
+        let receipts = receipts.filter(|entry| matches!(entry, HistoryEntry::Receipt(..)));
+        assert_eq!(receipts.count(), 2);
     }
 }

@@ -1,5 +1,5 @@
 //! Tests of retention: old data is deleted, waiting rows are kept, and other sessions are not
-//! blocked.
+//! blocked; dead workers.
 
 use std::time::Duration;
 
@@ -93,5 +93,30 @@ async fn worker_with_a_row_is_not_deleted_but_marked_dead() {
         assert_eq!(registered.expect("no error"), 1, "it holds a row");
         let renewal = store.renew_workers(&[ME], Some(NOW), 1).await;
         assert_eq!(renewal.expect("no error").renewed, [ME], "if it lives");
+    }
+}
+
+#[tokio::test]
+async fn dead_worker_cannot_renew() {
+    for (store, _database) in stores().await {
+        let later = |s| NOW.plus(Duration::from_secs(s));
+        let renew = async |s, timeout_s: i64| {
+            let renewal = store.renew_workers(&[ME], Some(later(s)), timeout_s * 1000);
+            renewal.await.expect("the server answers")
+        };
+        ok(store.register_worker(ME, Some(NOW))).await;
+        let renewal = renew(3, 3).await;
+        assert_eq!(renewal.renewed, [ME]);
+        assert!(renewal.dead.is_empty());
+        let late = renew(20, 10).await;
+        assert!(late.renewed.is_empty(), "it stays dead");
+        assert_eq!(late.dead, [ME]);
+        ok(store.accept(&orders(0, 1))).await;
+        claim(&store, 1, ME, &[]).await;
+        let deleted = ok(store.delete_dead_workers(later(4))).await;
+        assert_eq!(deleted, 0, "the worker holds a row");
+        let rescued = claim(&store, 1, OTHER, &[ME]).await;
+        assert_eq!(rescued.len(), 1);
+        assert_eq!(ok(store.delete_dead_workers(later(4))).await, 1);
     }
 }

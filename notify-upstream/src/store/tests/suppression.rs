@@ -1,21 +1,16 @@
 //! Tests of the suppression lists.
 
 use super::*;
-use crate::address::{Address, hash};
+use crate::address::hash;
 use crate::delivery::suppression::{Suppression, SuppressionList};
-use crate::testing::execute;
-use postern_core::email::EmailAddress;
+use crate::testing::{execute, mailbox};
 
 const ADA: &str = "ada@example.com";
-
-fn ada() -> Address {
-    Address::Email(EmailAddress::parse(ADA).expect("an address"))
-}
 
 /// Returns the list for which the address gets no message of a category.
 async fn list_of(store: &Store, channel: Channel, category: &str) -> Option<SuppressionList> {
     let found = Suppression::new(store.clone());
-    let found = found.list_of(channel, &ada(), Some(category)).await;
+    let found = found.list_of(channel, &mailbox(ADA), Some(category)).await;
     found.expect("the lookup succeeds")
 }
 
@@ -61,7 +56,7 @@ async fn address_leaves_one_category_and_returns() {
         assert_eq!(list_of(&store, Channel::Email, "news").await, left);
         assert_eq!(list_of(&store, Channel::Email, "jobs").await, None);
         assert_eq!(list_of(&store, Channel::Push, "news").await, None);
-        let none = lists.list_of(Channel::Email, &ada(), None).await;
+        let none = lists.list_of(Channel::Email, &mailbox(ADA), None).await;
         assert_eq!(none.expect("found"), None, "of no category");
         for (category, expected) in [("jobs", left), ("news", None)] {
             ok(lists.resubscribe(Channel::Email, hash(ADA), category)).await;

@@ -64,12 +64,6 @@ fn pem(label: &str, der: &[u8]) -> String {
 
 /// Returns a client and the public key of its account.
 fn fcm(stand_in: &StandIn, clock: &Clock) -> (FcmProvider, String) {
-    let (account, public) = account(stand_in);
-    let fcm = FcmProvider::new(account, clock.clone(), ErrorCodeTable::shipped());
-    (fcm.expect("an account"), public)
-}
-
-fn account(stand_in: &StandIn) -> (FcmAccount, String) {
     let pair = KeyPair::generate(KeySize::Rsa2048).expect("a key");
     let private: Pkcs8V1Der<'_> = pair.as_der().expect("DER");
     let public: PublicKeyX509Der<'_> = pair.public_key().as_der().expect("DER");
@@ -80,7 +74,8 @@ fn account(stand_in: &StandIn) -> (FcmAccount, String) {
         token_uri: stand_in.api.base.join("token").expect("URL"),
         base: stand_in.api.base.clone(),
     };
-    (account, pem("PUBLIC KEY", public.as_ref()))
+    let fcm = FcmProvider::new(account, clock.clone());
+    (fcm.expect("an account"), pem("PUBLIC KEY", public.as_ref()))
 }
 
 async fn send(fcm: &FcmProvider) -> SendResult {

@@ -10,7 +10,6 @@ use crate::delivery::mail_token::MailTokens;
 /// The settings of a mail server.
 #[derive(Clone, Debug)]
 pub(crate) struct SmtpConfig {
-    /// The host name or address.
     pub(crate) host: String,
     /// The port: 587 for STARTTLS, 465 for implicit TLS.
     pub(crate) port: u16,
@@ -18,7 +17,6 @@ pub(crate) struct SmtpConfig {
     pub(crate) tls: TlsMode,
     /// Trusted certificates in addition to the public ones, in PEM.
     pub(crate) ca_pem: Option<Vec<u8>>,
-    /// The user name and password.
     pub(crate) credentials: Option<(String, Secret)>,
     /// The address and name of the sender.
     pub(crate) from: (EmailAddress, String),
@@ -35,7 +33,6 @@ pub(crate) struct SmtpConfig {
     pub(crate) connections: usize,
     /// The URL of one-click unsubscription (RFC 8058): `https`, to which a token is appended.
     pub(crate) unsubscribe: Option<String>,
-    /// The timeouts.
     pub(crate) timeouts: SmtpTimeouts,
 }
 

@@ -287,9 +287,6 @@ async fn connect(server: (&str, u16), limit: Duration) -> Result<TcpStream, Faul
 }
 
 /// Returns a connector that trusts the public authorities and those of the configuration.
-///
-/// # Errors
-/// The certificates cannot be parsed.
 pub(super) fn connector(ca_pem: Option<&[u8]>) -> Result<TlsConnector, String> {
     let mut roots = RootCertStore::empty();
     roots.extend(webpki_roots::TLS_SERVER_ROOTS.iter().cloned());

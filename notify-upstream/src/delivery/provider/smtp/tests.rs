@@ -14,14 +14,13 @@ use tokio::sync::Mutex;
 
 use super::*;
 use crate::address::hash;
-use crate::delivery::mail_token::MailTokens;
 use crate::delivery::mail_token::TokenPurpose;
 use crate::delivery::pool::MAX_CALL_DURATION;
 use crate::delivery::provider::call::CALL_TIMEOUT;
 use crate::delivery::retry::FailureClass;
 use crate::notification::NotificationId;
 use crate::testing::injection::naughty;
-use crate::testing::outgoing;
+use crate::testing::{mail_tokens as tokens, mailbox, outgoing};
 
 /// The response of the server to a command; others are accepted.
 #[derive(Clone, Copy, Debug)]
@@ -37,8 +36,6 @@ enum Script {
     Bytes(&'static str, &'static [u8]),
     /// Responds to the second of this command on a connection; closes it if the line is empty.
     Second(&'static str, &'static str),
-    /// Offers delivery status notifications.
-    Dsn,
 }
 
 /// A message as received by the server: the lines of the envelope, and the data with dots.
@@ -138,14 +135,12 @@ async fn answer(script: Script, verb: &str, heard: &mut Vec<String>) -> Option<V
         Script::Second(at, words) if at == verb && again => words,
         Script::Say(at, words) if at == verb => words,
         Script::Bytes(at, bytes) if at == verb => return Some([bytes, b"\r\n"].concat()),
-        Script::Dsn if verb == "EHLO" => "250-test\r\n250-8BITMIME\r\n250 DSN",
         Script::Yes
         | Script::Drop(_)
         | Script::Hang(_)
         | Script::Second(..)
         | Script::Say(..)
-        | Script::Bytes(..)
-        | Script::Dsn => match verb {
+        | Script::Bytes(..) => match verb {
             "GREETING" => "220 test",
             "EHLO" => "250-test\r\n250-AUTH PLAIN LOGIN\r\n250 8BITMIME",
             "DATA" => "354 go on",
@@ -180,11 +175,7 @@ fn smtp(port: u16) -> SmtpProvider {
 }
 
 fn client(config: SmtpConfig) -> SmtpProvider {
-    SmtpProvider::new(config, ErrorCodeTable::shipped()).expect("no certificates are configured")
-}
-
-fn tokens() -> MailTokens {
-    MailTokens::parse(&"A".repeat(44)).expect("a key")
+    SmtpProvider::new(config).expect("no certificates are configured")
 }
 
 fn id() -> NotificationId {
@@ -205,7 +196,7 @@ fn content(text: &str) -> MessageContent {
 }
 
 async fn send(smtp: &SmtpProvider, content: &MessageContent) -> SendResult {
-    let to = Address::Email(EmailAddress::parse("ada@example.com").expect("address"));
+    let to = mailbox("ada@example.com");
     let message = OutgoingMessage {
         id: id(),
         unsubscribe: true,
@@ -243,7 +234,7 @@ async fn message_arrives_with_headers_and_connection_is_reused() {
 
 #[tokio::test]
 async fn dsn_is_requested_under_our_envelope_id() {
-    let server = server(Script::Dsn).await;
+    let server = server(Script::Say("EHLO", "250-test\r\n250-8BITMIME\r\n250 DSN")).await;
     let return_path = EmailAddress::parse("bounces@example.org");
     let config = SmtpConfig {
         return_path,

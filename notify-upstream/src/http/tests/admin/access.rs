@@ -24,9 +24,8 @@ const ROUTES: [(Method, &str, bool); 17] = [
 ];
 
 #[tokio::test]
-async fn admin_routes_require_the_token_and_changes_a_name() {
-    let (store, _database) = stores().await.swap_remove(0);
-    let served = served(&store).await;
+async fn admin_routes_require_token_method_and_operator() {
+    let (served, _database) = servers().await.remove(0);
     let wrong = format!("Bearer {}", TOKEN.replace('0', "1"));
     let body = json!({ "selector": { "code": "x" } });
     for (method, path, is_change) in ROUTES {
@@ -44,12 +43,21 @@ async fn admin_routes_require_the_token_and_changes_a_name() {
             assert_problem(&found, 400, "invalid_header", None);
         }
     }
+    for (method, path, _) in ROUTES {
+        let others = [Method::GET, Method::POST, Method::PUT, Method::DELETE];
+        for other in others.into_iter().filter(|other| *other != method) {
+            let found = served.call(other.clone(), path, &AS_ADA, None).await;
+            assert_eq!(found.0, 405, "{other} {path}");
+            assert_problem(&found, 405, "method_not_allowed", None);
+        }
+    }
+    let found = served.call(Method::GET, "none", &AS_ADA, None).await;
+    assert_problem(&found, 404, "not_found", None);
 }
 
 #[tokio::test]
 async fn nul_character_is_a_mistake_of_its_field() {
-    for (store, _database) in stores().await {
-        let served = served(&store).await;
+    for (served, _database) in servers().await {
         for (path, pointer) in [
             ("suppression?hash=%00", "?hash"),
             ("dead?code=%00", "?code"),
@@ -67,20 +75,4 @@ async fn nul_character_is_a_mistake_of_its_field() {
         let (status, ..) = served.get("%00", "auth", None).await;
         assert_eq!(status, StatusCode::BAD_REQUEST);
     }
-}
-
-#[tokio::test]
-async fn admin_routes_refuse_other_methods() {
-    let (store, _database) = stores().await.swap_remove(0);
-    let served = served(&store).await;
-    for (method, path, _) in ROUTES {
-        let others = [Method::GET, Method::POST, Method::PUT, Method::DELETE];
-        for other in others.into_iter().filter(|other| *other != method) {
-            let found = served.call(other.clone(), path, &AS_ADA, None).await;
-            assert_eq!(found.0, 405, "{other} {path}");
-            assert_problem(&found, 405, "method_not_allowed", None);
-        }
-    }
-    let found = served.call(Method::GET, "none", &AS_ADA, None).await;
-    assert_problem(&found, 404, "not_found", None);
 }

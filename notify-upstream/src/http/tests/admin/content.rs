@@ -6,8 +6,7 @@ use postern_core::testing::assert_members;
 
 #[tokio::test]
 async fn templates_are_listed_and_previewed() {
-    let (store, _database) = stores().await.swap_remove(0);
-    let served = served(&store).await;
+    let (served, _database) = servers().await.remove(0);
     let (status, found) = served.read("templates").await;
     let templates = found["templates"].as_array().expect("templates");
     let mut templates = templates.iter();
@@ -48,7 +47,6 @@ async fn templates_are_listed_and_previewed() {
     }
 }
 
-/// Returns the number of entries on pages of one entry.
 async fn entries_of_pages(served: &TestServer) -> usize {
     let (mut seen, mut cursor) = (0, String::new());
     for _ in 0..5 {
@@ -121,8 +119,7 @@ async fn suppressed_address_is_found_by_hash_and_removed() {
 #[tokio::test]
 async fn message_is_rendered_again_as_it_was_sent() {
     let (log, _guard) = CapturedLog::start();
-    for (store, _database) in stores().await {
-        let mut served = served(&store).await;
+    for (mut served, _database) in servers().await {
         let id = served.accepted(&welcome()).await;
         served.deliver().await;
         let path = format!("notifications/{id}/preview");

@@ -30,8 +30,7 @@ impl TestServer {
 
 #[tokio::test]
 async fn dead_letters_are_selected_by_every_property() {
-    for (store, _database) in stores().await {
-        let mut served = served(&store).await;
+    for (mut served, _database) in servers().await {
         let id = served.dead_letter().await;
         let (_, all) = served.read("dead").await;
         let letter = &all["deadLetters"][0];
@@ -66,8 +65,7 @@ async fn dead_letters_are_selected_by_every_property() {
 
 #[tokio::test]
 async fn change_of_dead_letters_needs_a_valid_selector() {
-    let (store, _database) = stores().await.swap_remove(0);
-    let mut served = served(&store).await;
+    let (mut served, _database) = servers().await.remove(0);
     served.dead_letter().await;
     let (log, _guard) = CapturedLog::start();
     let path = "dead/retry";
@@ -97,8 +95,7 @@ const SELECTED: &str = r#"{"before":null,"channel":"email","code":null,"provider
 
 #[tokio::test]
 async fn preview_of_a_retry_changes_nothing_and_names_no_person() {
-    for (store, _database) in stores().await {
-        let mut served = served(&store).await;
+    for (mut served, _database) in servers().await {
         served.dead_letter().await;
         served.dead_letter().await;
         let selector = json!({ "provider": "script", "channel": "email" });
@@ -121,8 +118,7 @@ async fn preview_of_a_retry_changes_nothing_and_names_no_person() {
 
 #[tokio::test]
 async fn selected_dead_letters_are_queued_and_delivered() {
-    for (store, _database) in stores().await {
-        let mut served = served(&store).await;
+    for (mut served, _database) in servers().await {
         let old = served.dead_letter().await;
         served.clock.advance(Duration::from_secs(1));
         let middle = served.clock.now();

@@ -17,8 +17,7 @@ async fn events(served: &TestServer, id: &str) -> Vec<String> {
 
 #[tokio::test]
 async fn operator_lists_and_shows_notifications_of_all() {
-    for (store, _database) in stores().await {
-        let mut served = served(&store).await;
+    for (mut served, _database) in servers().await {
         let id = served.accepted(&welcome()).await;
         served.deliver().await;
         let (status, page) = served.read("notifications?recipient=ada@example.com").await;
@@ -50,8 +49,7 @@ async fn operator_lists_and_shows_notifications_of_all() {
 
 #[tokio::test]
 async fn dead_letter_is_retried_once_and_delivered() {
-    for (store, _database) in stores().await {
-        let mut served = served(&store).await;
+    for (mut served, _database) in servers().await {
         let (id, other) = (served.dead_letter().await, served.dead_letter().await);
         let path = format!("notifications/{id}/retry");
         let (log, _guard) = CapturedLog::start();
@@ -80,8 +78,7 @@ async fn dead_letter_is_retried_once_and_delivered() {
 
 #[tokio::test]
 async fn operator_cancels_what_waits_and_nothing_else() {
-    for (store, _database) in stores().await {
-        let mut served = served(&store).await;
+    for (mut served, _database) in servers().await {
         let mut scheduled = welcome();
         scheduled["sendAt"] = json!(START.plus(Duration::from_secs(3600)));
         let (waiting, other) = (
@@ -95,6 +92,10 @@ async fn operator_cancels_what_waits_and_nothing_else() {
         assert_eq!((status, cancelled), (200, expected));
         let (before, after) = (json!("SCHEDULED"), json!("CANCELLED"));
         assert_logged(&log, "notification.cancel", &waiting, &before, &after);
+        for _ in 0..2 {
+            let by_creator = served.cancel(&waiting, "auth").await.0;
+            assert_eq!(by_creator, StatusCode::NO_CONTENT, "cancelled already");
+        }
         assert_eq!(events(&served, &waiting).await, ["SCHEDULED", "CANCELLED"]);
         let sent = served.accepted(&welcome()).await;
         served.deliver().await;

@@ -1,13 +1,12 @@
 //! Queue and providers: their state, tests and pauses.
 
 use super::*;
-use crate::store::ProviderPause;
+use crate::testing::pause_of;
 use postern_core::testing::assert_members;
 
 #[tokio::test]
 async fn queue_shows_depth_and_age_by_priority() {
-    for (store, _database) in stores().await {
-        let mut served = served(&store).await;
+    for (mut served, _database) in servers().await {
         let mut low = welcome();
         low["priority"] = "LOW".into();
         served.accepted(&low).await;
@@ -26,8 +25,7 @@ async fn queue_shows_depth_and_age_by_priority() {
 
 #[tokio::test]
 async fn providers_show_their_calls_and_last_codes() {
-    let (store, _database) = stores().await.swap_remove(0);
-    let mut served = served(&store).await;
+    let (mut served, _database) = servers().await.remove(0);
     served.dead_letter().await;
     served.accepted(&welcome()).await;
     served.deliver().await;
@@ -44,8 +42,7 @@ async fn providers_show_their_calls_and_last_codes() {
 
 #[tokio::test]
 async fn provider_test_returns_the_reply_of_the_provider() {
-    let (store, _database) = stores().await.swap_remove(0);
-    let served = served(&store).await;
+    let (served, _database) = servers().await.remove(0);
     let (log, _guard) = CapturedLog::start();
     let to = json!({ "to": "ada@example.com" });
     let (status, reply) = served.change("providers/script/test", &to).await;
@@ -83,8 +80,7 @@ async fn provider_test_returns_the_reply_of_the_provider() {
 
 #[tokio::test]
 async fn paused_provider_is_not_called_until_it_is_resumed() {
-    for (store, _database) in stores().await {
-        let mut served = served(&store).await;
+    for (mut served, _database) in servers().await {
         let path = |action: &str| format!("providers/script/{action}");
         let reason = json!({ "reason": "wrong sender" });
         let (log, _guard) = CapturedLog::start();
@@ -148,13 +144,7 @@ async fn invalid_pauses_are_refused_and_stale_ones_resumed() {
     assert_eq!(log.with(&["administrative action"]), 0, "{}", log.text());
     assert!(ok(store.paused_providers()).await.is_empty());
     // The provider was renamed during its pause.
-    let pause = ProviderPause {
-        provider: "other".to_owned(),
-        operator: "ada".to_owned(),
-        at: START,
-        reason: None,
-    };
-    assert!(ok(store.pause_provider(&pause)).await);
+    assert!(ok(store.pause_provider(&pause_of("other"))).await);
     let resumed = served.change("providers/other/resume", &json!({})).await;
     assert_eq!(resumed, (200, json!({ "name": "other", "paused": null })));
     let (before, after) = (json!({ "isPaused": true }), json!({ "isPaused": false }));

@@ -6,15 +6,13 @@ use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
-use http::StatusCode;
 use parking_lot::Mutex;
 use postern_core::clock::Timestamp;
-use postern_core::network::client_limit_key;
+use postern_core::network::{client_limit_key, read_body};
 use url::Url;
 use x509_parser::extensions::GeneralName;
 use x509_parser::pem::parse_x509_pem;
 
-use crate::delivery::provider::body_within;
 use crate::receipts::webhook::WebhookRejection;
 
 /// A cache of signing certificates by URL. A URL always names the same certificate: SNS publishes a
@@ -48,15 +46,6 @@ enum CertificateSource {
     Script(crate::receipts::webhook::tests::script::ScriptedFetches),
 }
 
-/// The reason why a URL of Amazon could not be fetched.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::receipts::webhook) enum FetchError {
-    /// The server answered that it does not exist.
-    NotFound,
-    /// The server did not give a definite answer.
-    Unavailable,
-}
-
 const FETCH_TIMEOUT: Duration = Duration::from_secs(5);
 const MAX_CERTIFICATE_BYTES: usize = 64 << 10;
 /// SNS has one certificate per region and year.
@@ -67,7 +56,6 @@ const MAX_FETCHES_PER_MINUTE: usize = 30;
 const MAX_FETCHES_PER_NETWORK: usize = 5;
 
 impl CertificateCache {
-    /// Creates an empty cache. `http` must not follow redirects.
     pub(crate) fn new(http: reqwest::Client) -> Self {
         Self {
             client: CertificateSource::Client(http),
@@ -100,11 +88,10 @@ impl CertificateCache {
             Some(certificate) => certificate,
             None => self.fetched(url, source, now).await?,
         };
-        if certificate.validity.contains(&now.unix_seconds()) {
-            Ok(certificate)
-        } else {
-            Err(WebhookRejection::Signature)
-        }
+        let is_valid = certificate.validity.contains(&now.unix_seconds());
+        is_valid
+            .then_some(certificate)
+            .ok_or(WebhookRejection::Signature)
     }
 
     async fn fetched(
@@ -116,13 +103,9 @@ impl CertificateCache {
         if !self.try_count_fetch(source.map(client_limit_key), now) {
             return Err(WebhookRejection::Unavailable);
         }
-        let pem = self.fetch_text(url).await.map_err(|error| match error {
-            FetchError::NotFound => WebhookRejection::Signature,
-            FetchError::Unavailable => WebhookRejection::Unavailable,
-        })?;
-        let certificate =
-            SigningCertificate::parse(&pem, url).ok_or(WebhookRejection::Signature)?;
-        let certificate = Arc::new(certificate);
+        let pem = self.fetch_text(url).await?;
+        let certificate = SigningCertificate::parse(&pem, url);
+        let certificate = Arc::new(certificate.ok_or(WebhookRejection::Signature)?);
         let mut known = self.known.lock();
         if known.len() >= MAX_CACHED_CERTIFICATES {
             known.clear();
@@ -155,12 +138,11 @@ impl CertificateCache {
     }
 
     /// Fetches the text at a URL of Amazon.
-    pub(super) async fn fetch_text(&self, url: &Url) -> Result<String, FetchError> {
+    pub(super) async fn fetch_text(&self, url: &Url) -> Result<String, WebhookRejection> {
         match &self.client {
             CertificateSource::Client(http) => {
-                tokio::time::timeout(FETCH_TIMEOUT, fetch(http, url))
-                    .await
-                    .unwrap_or(Err(FetchError::Unavailable))
+                let fetched = tokio::time::timeout(FETCH_TIMEOUT, fetch(http, url)).await;
+                fetched.unwrap_or(Err(WebhookRejection::Unavailable))
             }
             #[cfg(test)]
             CertificateSource::Script(script) => script.fetch_text(url),
@@ -168,27 +150,25 @@ impl CertificateCache {
     }
 }
 
-async fn fetch(http: &reqwest::Client, url: &Url) -> Result<String, FetchError> {
+async fn fetch(http: &reqwest::Client, url: &Url) -> Result<String, WebhookRejection> {
     let response = http.get(url.clone()).send().await;
-    let response = response.map_err(|_| FetchError::Unavailable)?;
-    check_status(response.status())?;
-    let body = body_within(response, MAX_CERTIFICATE_BYTES).await;
-    let body = body.ok_or(FetchError::Unavailable)?;
-    String::from_utf8(body).map_err(|_| FetchError::NotFound)
+    let response = response.map_err(|_| WebhookRejection::Unavailable)?;
+    check_status(response.status().as_u16())?;
+    let body = read_body(response, MAX_CERTIFICATE_BYTES).await;
+    let body = body.ok().flatten().ok_or(WebhookRejection::Unavailable)?;
+    String::from_utf8(body).map_err(|_| WebhookRejection::Signature)
 }
 
 /// Classifies a status. Client errors are final (RFC 9110 section 15.5), except those that ask for
 /// a retry.
-fn check_status(status: StatusCode) -> Result<(), FetchError> {
-    let later = [StatusCode::REQUEST_TIMEOUT, StatusCode::TOO_MANY_REQUESTS];
+fn check_status(status: u16) -> Result<(), WebhookRejection> {
     match status {
-        _ if status.is_success() => Ok(()),
-        _ if status.is_client_error() && !later.contains(&status) => Err(FetchError::NotFound),
-        _ => Err(FetchError::Unavailable),
+        200..300 => Ok(()),
+        408 | 429 => Err(WebhookRejection::Unavailable),
+        400..500 => Err(WebhookRejection::Signature),
+        _ => Err(WebhookRejection::Unavailable),
     }
 }
-
-// === impl SigningCertificate ===
 
 impl SigningCertificate {
     /// Parses a certificate in PEM that was fetched from this URL. Returns `None` if it is malformed
@@ -213,12 +193,11 @@ impl SigningCertificate {
         let mut names = common.chain(alternative);
         let expected = expected_names(url.host_str()?)?;
         let validity = certificate.validity();
-        names
-            .any(|name| expected.iter().any(|known| known == name))
-            .then(|| Self {
-                public_key: certificate.public_key().raw.to_vec(),
-                validity: validity.not_before.timestamp()..=validity.not_after.timestamp(),
-            })
+        let is_of_sns = names.any(|name| expected.iter().any(|known| known == name));
+        is_of_sns.then(|| Self {
+            public_key: certificate.public_key().raw.to_vec(),
+            validity: validity.not_before.timestamp()..=validity.not_after.timestamp(),
+        })
     }
 }
 
@@ -226,10 +205,9 @@ impl SigningCertificate {
 fn expected_names(host: &str) -> Option<[String; 4]> {
     let (region, domain) = host.strip_prefix("sns.")?.split_once('.')?;
     // Both regions of GovCloud use the certificate of one.
-    let issued_for = if region == "us-gov-east-1" {
-        "us-gov-west-1"
-    } else {
-        region
+    let issued_for = match region {
+        "us-gov-east-1" => "us-gov-west-1",
+        _ => region,
     };
     Some([
         format!("sns.{domain}"),
@@ -282,17 +260,15 @@ mod tests {
 
     #[test]
     fn only_a_final_client_error_counts_as_not_found() {
-        for (status, told) in [
-            (200, Ok(())),
-            (404, Err(FetchError::NotFound)),
-            (403, Err(FetchError::NotFound)),
-            (408, Err(FetchError::Unavailable)),
-            (429, Err(FetchError::Unavailable)),
-            (302, Err(FetchError::Unavailable)),
-            (503, Err(FetchError::Unavailable)),
+        use WebhookRejection::{Signature, Unavailable};
+        assert_eq!(check_status(200), Ok(()));
+        for (expected, statuses) in [
+            (Signature, &[404, 403][..]),
+            (Unavailable, &[408, 429, 302, 503]),
         ] {
-            let status = StatusCode::from_u16(status).expect("status");
-            assert_eq!(check_status(status), told, "{status}");
+            for status in statuses {
+                assert_eq!(check_status(*status), Err(expected), "{status}");
+            }
         }
     }
 }

@@ -10,7 +10,7 @@ fn naming(name: &str) -> SignedRequest {
     SignedRequest { body, ..known }
 }
 
-fn amazon(answer: Result<String, FetchError>) -> (ScriptedFetches, Webhooks) {
+fn amazon(answer: Result<String, WebhookRejection>) -> (ScriptedFetches, Webhooks) {
     let script = ScriptedFetches::new(answer);
     let certificates = CertificateCache::scripted(script.clone());
     (script, webhooks_of(certificates))
@@ -18,9 +18,9 @@ fn amazon(answer: Result<String, FetchError>) -> (ScriptedFetches, Webhooks) {
 
 #[tokio::test]
 async fn certificate_is_fetched_once_and_failures_again() {
-    let (script, webhooks) = amazon(Err(FetchError::NotFound));
+    let (script, webhooks) = amazon(Err(WebhookRejection::Signature));
     assert_rejected(&webhooks, &naming("new"), NOW).await;
-    script.set_response(Err(FetchError::Unavailable));
+    script.set_response(Err(WebhookRejection::Unavailable));
     let outcome = read(&webhooks, &naming("new"), NOW).await;
     assert_eq!(outcome, Err(WebhookRejection::Unavailable));
     script.set_response(Ok("no certificate".to_owned()));
@@ -37,7 +37,7 @@ async fn certificate_is_fetched_once_and_failures_again() {
 
 #[tokio::test]
 async fn fetches_per_minute_are_bounded() {
-    let (script, webhooks) = amazon(Err(FetchError::NotFound));
+    let (script, webhooks) = amazon(Err(WebhookRejection::Signature));
     let mut last = Ok(Vec::new());
     for number in 0..200 {
         last = read(&webhooks, &naming(&format!("x{number}")), NOW).await;
@@ -54,7 +54,7 @@ async fn fetches_per_minute_are_bounded() {
 
 #[tokio::test]
 async fn flood_from_one_network_leaves_fetches_for_others() {
-    let (script, webhooks) = amazon(Err(FetchError::NotFound));
+    let (script, webhooks) = amazon(Err(WebhookRejection::Signature));
     let from = |name: &str, address: &str| {
         let (mut message, address) = (naming(name), HeaderValue::from_str(address));
         let address = address.expect("value");
