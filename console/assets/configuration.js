@@ -8,7 +8,7 @@ function lines(text) {
   return text.split('\n').length;
 }
 
-function editor(form, signal, { call, problemOf, say, confirmed, show, visible }) {
+function editor(form, signal, { busy, call, problemOf, say, confirmed, show, visible }) {
   const area = form.querySelector('textarea');
   const gutter = form.querySelector('.line-numbers');
   const status = form.querySelector('#configuration-status');
@@ -157,13 +157,8 @@ function editor(form, signal, { call, problemOf, say, confirmed, show, visible }
   });
   form.addEventListener('submit', (event) => {
     event.preventDefault();
-    const button = form.querySelector('button[type=submit]');
-    button.disabled = true;
-    save()
-      .catch((error) => error.name === 'AbortError' || report(`Not saved: ${error.message}`, 'bad'))
-      .finally(() => {
-        button.disabled = false;
-      });
+    busy(form.querySelector('button[type=submit]'), save)
+      .catch((error) => error.name === 'AbortError' || report(`Not saved: ${error.message}`, 'bad'));
   });
   const button = form.querySelector('#check-configuration');
   if (button) button.addEventListener('click', check);

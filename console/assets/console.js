@@ -11,6 +11,8 @@ const nav = document.querySelector('nav.side');
 const header = document.querySelector('header.top');
 let live = null;
 let navigation = 0;
+// The time range of charts that was chosen last.
+let range = null;
 
 const token = () => sessionStorage.getItem(TOKEN);
 
@@ -134,7 +136,7 @@ const clock = (at) => at.toISOString().slice(11, 19);
 
 /** Shows the age of what is shown. */
 function stamp() {
-  page('as-of').textContent = `as of ${clock(new Date())}`;
+  page('as-of').textContent = `as of ${clock(new Date())} UTC`;
 }
 
 function stopLive() {
@@ -142,14 +144,12 @@ function stopLive() {
   live = null;
 }
 
-/** Marks the page in the menu, whose links to pages with charts keep the range of the present one. */
+/** Marks the page in the menu, and keeps its time range for those to come. */
 function markCurrent() {
   const first = `/${location.pathname.split('/')[1]}`;
-  const range = new URLSearchParams(location.search).get('range');
+  range = new URLSearchParams(location.search).get('range') || range;
   for (const link of nav.querySelectorAll('a')) {
-    const path = link.pathname;
-    if ('charts' in link.dataset) link.setAttribute('href', path + (range ? `?${new URLSearchParams({ range })}` : ''));
-    if (path === first) link.setAttribute('aria-current', 'page');
+    if (link.pathname === first) link.setAttribute('aria-current', 'page');
     else link.removeAttribute('aria-current');
   }
 }
@@ -188,7 +188,6 @@ async function show({ focus }) {
       main.innerHTML = html;
     }
     stamp();
-    labelCells(main);
     const heading = main.querySelector('h1');
     document.title = `${heading ? heading.textContent : 'Console'} · Postern`;
     // A change replaces the button that had the focus. What follows a removed filter is the next one.
@@ -198,7 +197,7 @@ async function show({ focus }) {
     if (focus) window.scrollTo(0, 0);
     for (const path of document.querySelector('script[data-pages]').dataset.pages.split(' ')) {
       const { enhance } = await import(path);
-      enhance(main, signal, { call, events, problemOf, say, go, confirmed, show, visible });
+      enhance(main, signal, { busy, call, events, problemOf, say, go, confirmed, show, visible });
     }
     if (main.querySelector('[data-live]')) follow(signal);
   } catch (error) {
@@ -213,13 +212,6 @@ const focusable = (part) => [...part.querySelectorAll('a[href], button, summary,
 
 /** Returns the parts of an element by which it is the same in a newer fragment. */
 const identity = (element) => ['id', 'href', 'aria-label', 'name'].map((name) => element.getAttribute(name)).join('\n');
-/** Names each cell by its column: on a narrow window, rows are cards. */
-function labelCells(part) {
-  for (const table of part.querySelectorAll('table')) {
-    const titles = [...table.querySelectorAll('thead th')].map(({ textContent }) => textContent);
-    for (const cell of table.querySelectorAll('tbody > tr > *')) cell.dataset.label = titles[cell.cellIndex] || '';
-  }
-}
 
 /** Replaces the live part, and keeps the focus, open details and scrolled tables. */
 function replace(part, fresh) {
@@ -228,20 +220,22 @@ function replace(part, fresh) {
   const same = (tree) => focusable(tree).filter((element) => identity(element) === identity(focused));
   const nth = same(part).indexOf(focused);
   const [before, after] = [part, fresh].map((tree) => [...tree.querySelectorAll('details, .scroll')]);
-  labelCells(fresh);
   part.replaceWith(fresh);
   before.forEach((old, index) => {
     if (!after[index] || old.className !== after[index].className) return;
     after[index].open = old.open;
     after[index].scrollLeft = old.scrollLeft;
   });
-  // What has gone leaves the focus to its neighbour, or to the heading.
-  const next = same(fresh)[nth] || focusable(fresh)[place] || main.querySelector('h1');
-  if (place >= 0) next.focus({ preventScroll: true });
+  // What has gone, or is folded now, leaves the focus to its neighbour, or to the heading.
+  const takes = (next) => {
+    next?.focus({ preventScroll: true });
+    return next && next === document.activeElement;
+  };
+  if (place >= 0) [same(fresh)[nth], focusable(fresh)[place], main.querySelector('h1')].some(takes);
 }
 
-/** Returns whether the live part would lose text that is being selected or typed. */
-const isUsed = (part) => !document.getSelection().isCollapsed
+/** Returns whether the live part would lose text that is being selected or typed, or the place to which a dialog returns. */
+const isUsed = (part) => !document.getSelection().isCollapsed || document.querySelector('dialog[open]')
   || (part.contains(document.activeElement) && document.activeElement.matches('input, textarea, select'));
 
 /** Keeps the live part of the page up to date, and says in red when it is not. */
@@ -290,8 +284,12 @@ async function follow(signal) {
   }
 }
 
+/** Goes to an address of the console. All pages with charts share a time range. */
 function go(address) {
-  history.pushState(null, '', address);
+  const url = new URL(address, location.href);
+  const hasCharts = [...nav.querySelectorAll('[data-charts]')].some(({ pathname }) => pathname === url.pathname);
+  if (hasCharts && range && !url.searchParams.has('range')) url.searchParams.set('range', range);
+  history.pushState(null, '', url);
   say('');
   show({ focus: true });
 }
@@ -325,40 +323,44 @@ async function act(form) {
   const answer = await response.json();
   const lines = answer.outcomes.map((outcome) => {
     const members = Object.entries(outcome.body || {}).filter(([, value]) => value !== null && typeof value !== 'object');
-    const body = members.map(([name, value]) => ` ${name} ${value}`).join(',');
+    const body = members.map(([name, value]) => ` ${name.replace(/[A-Z]/g, (letter) => ` ${letter.toLowerCase()}`)} ${value}`).join(',');
     return `${outcome.process}: ${outcome.isDone ? `done${body && `:${body}`}` : outcome.text}`;
   });
   say(lines.join('\n') || 'No process of this kind is configured', !answer.isDone);
   if (answer.isDone) await show({ focus: false });
 }
 
-async function signIn(form) {
-  const fields = Object.fromEntries(new FormData(form));
-  const button = form.querySelector('button');
+/** Does the work of a button once at a time. The button, if it is still there, has the focus then that disabling it took. */
+async function busy(button, work) {
   button.disabled = true;
   try {
-    if (form.id === 'token-sign-in') {
-      await useToken(fields.token.trim());
-      return;
-    }
-    const response = await call('/session/sign-in', { method: 'POST', json: fields, anonymous: true });
-    if (response.ok) {
-      sessionStorage.setItem(NAME, fields.email);
-      await useToken((await response.json()).token);
-    } else page('sign-in-reason').textContent = visible(await problemOf(response));
+    await work();
   } finally {
     button.disabled = false;
+    if (document.activeElement === document.body) button.focus();
   }
+}
+
+async function signIn(form) {
+  const fields = Object.fromEntries(new FormData(form));
+  if (form.id === 'token-sign-in') {
+    await useToken(fields.token.trim());
+    return;
+  }
+  const response = await call('/session/sign-in', { method: 'POST', json: fields, anonymous: true });
+  if (response.ok) {
+    sessionStorage.setItem(NAME, fields.email);
+    await useToken((await response.json()).token);
+  } else page('sign-in-reason').textContent = visible(await problemOf(response));
 }
 
 document.addEventListener('submit', (event) => {
   const form = event.target;
   if (event.defaultPrevented || form.method === 'dialog') return;
   event.preventDefault();
-  if (form.id === 'sign-in' || form.id === 'token-sign-in') {
-    signIn(form).catch((error) => error.name === 'AbortError' || say(error.message, true));
-  } else if (form.dataset.action) {
-    act(form).catch((error) => error.name === 'AbortError' || say(error.message, true));
+  const work = form.dataset.action ? act : form.closest('.sign-in') && signIn;
+  if (work) {
+    busy(form.querySelector('button'), () => work(form)).catch((error) => error.name === 'AbortError' || say(error.message, true));
   } else if (form.getAttribute('action')) {
     const fields = new URLSearchParams([...new FormData(form)].filter(([, value]) => value !== ''));
     for (const { name, value } of form.querySelectorAll('[type=datetime-local]')) {

@@ -4,6 +4,28 @@
 const SEARCH_DELAY_MS = 120;
 const CHORD_MS = 1500;
 
+/** Returns the buttons of the page, each alone with its name, whose names have every word of a text. */
+function actions(text) {
+  const words = text.toLowerCase().split(/\s+/).filter(Boolean);
+  const named = new Map();
+  for (const button of document.querySelectorAll('main button:not(#tail button), #open-keys, #sign-out')) {
+    const name = button.getAttribute('aria-label') || button.textContent;
+    if (button.checkVisibility()) named.set(name, named.has(name) ? null : button);
+  }
+  const isMeant = ([name, button]) => button && words.length && words.every((word) => name.toLowerCase().includes(word));
+  return [...named].filter(isMeant);
+}
+
+/** Returns an option that presses a button. */
+function option(id, name, button) {
+  const created = Object.assign(document.createElement('div'), { id, button });
+  const kind = Object.assign(document.createElement('span'), { className: 'kind', textContent: 'Action' });
+  created.setAttribute('role', 'option');
+  created.setAttribute('aria-selected', 'false');
+  created.append(kind, ` ${name}`);
+  return created;
+}
+
 /** Returns the palette: its function opens it. */
 function palette(signal, { call, go, problemOf, say }) {
   const dialog = document.getElementById('palette');
@@ -14,16 +36,17 @@ function palette(signal, { call, go, problemOf, say }) {
   // Enter waits for the answer to what was typed.
   let pending = Promise.resolve();
 
-  const select = (option) => {
+  const select = (next) => {
     selected()?.setAttribute('aria-selected', 'false');
-    option?.setAttribute('aria-selected', 'true');
-    option?.scrollIntoView({ block: 'nearest' });
-    input.setAttribute('aria-activedescendant', option ? option.id : '');
+    next?.setAttribute('aria-selected', 'true');
+    next?.scrollIntoView({ block: 'nearest' });
+    input.setAttribute('aria-activedescendant', next ? next.id : '');
   };
-  const choose = (option) => {
-    if (!option) return;
+  const choose = (chosen) => {
+    if (!chosen) return;
     dialog.close();
-    go(option.dataset.href);
+    if (chosen.button) chosen.button.click();
+    else go(chosen.dataset.href);
   };
   const search = async () => {
     const typed = input.value;
@@ -33,6 +56,7 @@ function palette(signal, { call, go, problemOf, say }) {
       const html = await response.text();
       if (typed !== input.value) return;
       list.innerHTML = html;
+      for (const [name, button] of actions(typed)) list.append(option(`option-${list.children.length}`, name, button));
       select(list.querySelector('[role=option]'));
     } catch (error) {
       if (error.name !== 'AbortError') say(error.message, true);

@@ -151,7 +151,7 @@ function details(main, signal, { call, problemOf, say }) {
     panel.replaceChildren();
     if (!chosen) return;
     chosen.classList.remove('chosen');
-    if (chosen.isConnected) chosen.querySelector('button').focus();
+    (chosen.isConnected && !chosen.hidden ? chosen.querySelector('button') : main.querySelector('h1')).focus();
     chosen = null;
   };
   const copy = async (text) => {

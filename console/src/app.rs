@@ -14,6 +14,7 @@ use crate::frames::Frames;
 use crate::http::router;
 use crate::link;
 use crate::processes::ProcessDirectory;
+use crate::prometheus::Prometheus;
 use crate::sampling::Sampler;
 use crate::sessions::{ConsoleSessions, FIRST_LINK_LIFETIME};
 use crate::sign_in::SignInService;
@@ -52,6 +53,8 @@ impl App {
             clock.clone(),
         );
         let sign_in = SignInService::new(directory.client.clone(), config.sign_in.auth);
+        let prometheus = config.prometheus;
+        let prometheus = prometheus.map(|url| Prometheus::new(directory.client.clone(), url));
         let sampler = Arc::new(Sampler::new(Arc::clone(&directory), clock));
         let state = ConsoleState {
             access,
@@ -60,7 +63,8 @@ impl App {
             frames: Frames::default(),
             sign_in,
             tail_limit: TailLimit::default(),
-            trace_link: config.trace.link,
+            trace_link: config.trace_link,
+            prometheus,
             trusted_proxies: config.trusted_proxies,
             shutdown: CancellationToken::new(),
         };

@@ -9,9 +9,9 @@ use std::time::Duration;
 use maud::{Markup, html};
 use postern_core::clock::Timestamp;
 
-use crate::history::{History, RANGES, Range};
+use crate::history::Range;
 use crate::traffic::Interval;
-use crate::widgets::{duration, number, percent};
+use crate::widgets::{Tone, duration, notice, number, percent};
 
 /// Intervals of the value axis.
 const MAX_INTERVALS: f64 = 4.0;
@@ -23,6 +23,7 @@ const LONG_STEPS: [f64; 12] = [
 const MAX_STEPS: u32 = 2;
 /// Units of the time axis.
 const WIDTH: f64 = 1000.0;
+const DAY: Duration = Duration::from_secs(24 * 60 * 60);
 
 /// The unit of an axis.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -37,9 +38,13 @@ pub(crate) enum Unit {
 pub(crate) type Line = (&'static str, fn(&Interval) -> Option<f64>);
 
 /// What all charts of a page share.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Charts<'a> {
-    pub(crate) history: &'a History,
+    /// The points of the range, the oldest first.
+    pub(crate) points: Vec<&'a Interval>,
+    /// Why there are none.
+    pub(crate) problem: Option<&'a str>,
+    pub(crate) offered: &'static [Range],
     pub(crate) range: &'static Range,
     /// The end of the range.
     pub(crate) now: Timestamp,
@@ -85,12 +90,13 @@ impl Unit {
 // === impl Charts ===
 
 impl Charts<'_> {
-    /// Returns the choice of the time range. It is part of the address.
+    /// Returns the choice of the time range, which is part of the address, and why it has no figures.
     pub(crate) fn ranges(&self, page: &str) -> Markup {
         html! {
-            nav.ranges aria-label="Time range" { @for range in &RANGES {
+            nav.ranges aria-label="Time range" { @for range in self.offered {
                 a href={ (page) "?range=" (range.name) } aria-current=[(range == self.range).then_some("true")] { (range.title) }
             } }
+            @if let Some(problem) = self.problem { (notice(Tone::Warn, "No figures of this range", problem)) }
         }
     }
 
@@ -102,7 +108,7 @@ impl Charts<'_> {
         threshold: Option<f64>,
         lines: &[Line],
     ) -> Markup {
-        let mut points = self.history.of(self.range);
+        let mut points = self.points.clone();
         points.retain(|it| self.now.since(it.at) <= self.range.duration);
         let values = |(_, value): &Line| points.iter().map(|it| value(it)).collect::<Vec<_>>();
         let values: Vec<Vec<Option<f64>>> = lines.iter().map(values).collect();
@@ -114,7 +120,7 @@ impl Charts<'_> {
         let readings = points.iter().enumerate().map(|(index, it)| {
             let texts: Vec<String> = values.iter().map(|line| text(line[index])).collect();
             let x = self.x(it.at);
-            format!("{x:.1}\t{}\t{}", clock(it.at, 8), texts.join("\t"))
+            format!("{x:.1}\t{}\t{}", self.time(it.at, false), texts.join("\t"))
         });
         let is_new = |it: &&Interval| self.now.since(it.at) <= self.max_gap();
         let is_new = points.last().is_some_and(is_new);
@@ -131,7 +137,7 @@ impl Charts<'_> {
                             line.tick x1="0" x2="100%" y1=(y(*tick)) y2=(y(*tick)) {}
                             text x="-8" y=(y(*tick)) dy="4" text-anchor="end" { (unit.text(*tick)) }
                         }
-                        @for at in self.marks() { text x=(format!("{:.1}%", self.x(at) / 10.0)) y="100%" dy="18" text-anchor="middle" { (clock(at, 5)) } }
+                        @for at in self.marks() { text x=(format!("{:.1}%", self.x(at) / 10.0)) y="100%" dy="18" text-anchor="middle" { (self.time(at, true)) } }
                         @if let Some(value) = threshold { line.threshold x1="0" x2="100%" y1=(y(value)) y2=(y(value)) {} }
                         svg viewBox={ "0 0 " (WIDTH) " 100" } preserveAspectRatio="none" {
                             @for (index, line) in values.iter().enumerate() { path class={ "line s" (index) } d=(self.path(&points, line, max)) vector-effect="non-scaling-stroke" {} }
@@ -147,6 +153,15 @@ impl Charts<'_> {
     fn x(&self, at: Timestamp) -> f64 {
         let left = self.now.since(at).as_secs_f64() / self.range.duration.as_secs_f64();
         WIDTH * (1.0 - left)
+    }
+
+    /// Returns an instant, of a value or on the axis: the time of day, in a range of days the date.
+    fn time(&self, at: Timestamp, is_mark: bool) -> String {
+        let has_date = self.range.mark >= DAY;
+        let (start, whole) = [(11, 8), (5, 11)][usize::from(has_date)];
+        let characters = if is_mark { 5 } else { whole };
+        let text = at.to_string().replace('T', " ");
+        text.chars().skip(start).take(characters).collect()
     }
 
     /// Returns the round times of the axis, the newest first.
@@ -185,11 +200,8 @@ impl Charts<'_> {
 }
 
 /// Returns the beginning of the time of day of an instant.
-fn clock(at: Timestamp, characters: usize) -> String {
-    at.to_string()
-        .get(11..11 + characters)
-        .unwrap_or_default()
-        .to_owned()
+pub(crate) fn clock(at: Timestamp, characters: usize) -> String {
+    at.to_string().chars().skip(11).take(characters).collect()
 }
 
 #[cfg(test)]

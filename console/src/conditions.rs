@@ -1,5 +1,6 @@
 //! The conditions that say that something is wrong: one table, from which the overview, the alert rules
-//! (`conf/observability/rules.yml`) and the meanings in `docs/runbook.md` are made.
+//! (`conf/observability/rules.yml`) and the meanings in `docs/runbook.md` are made. What to do is in the
+//! latter.
 //!
 //! Input: labels of a series. Output: texts and addresses of pages. Depends on `actions`,
 //! `prometheus_text` and `widgets`.
@@ -58,6 +59,27 @@ pub(crate) static CONDITIONS: LazyLock<Vec<Condition>> = LazyLock::new(|| {
     let rows = include_str!("conditions/table.txt").split("\n\n").skip(1);
     rows.filter_map(Condition::parse).collect()
 });
+
+/// Says what to do about each condition.
+const RUNBOOK: &str = include_str!("../../docs/runbook.md");
+
+/// Returns what to do about the condition of a name: the remedy of its section in the runbook, or of
+/// the one to which that refers.
+pub(crate) fn remedy(name: &str) -> Option<String> {
+    let (_, section) = RUNBOOK.split_once(&format!("### Postern{name}\n"))?;
+    let section = section.split("\n#").next()?;
+    let Some((_, text)) = section.split_once("**Remedy.** ") else {
+        let (_, other) = section.split_once("**As for** [Postern")?;
+        return remedy(other.split(']').next()?);
+    };
+    let mut text = text.trim_end().replace('`', "");
+    while let Some((before, after)) = text.split_once("](") {
+        let (start, title) = before.rsplit_once('[')?;
+        let (_, rest) = after.split_once(')')?;
+        text = format!("{start}{title}{rest}");
+    }
+    Some(text)
+}
 
 /// Returns a condition of the table.
 pub(crate) fn named(name: &str) -> Option<&'static Condition> {

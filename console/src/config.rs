@@ -27,8 +27,11 @@ settings! {
         pub trusted_proxies: TrustedProxies = (Some(TrustedProxies::read_optional(root))),
         /// Where people sign in.
         pub sign_in: SignInConfig = {} => |field| field.object(SignInConfig::read),
-        /// Links to a tracing system.
-        pub trace: TraceConfig = {} => |field| field.object(TraceConfig::read),
+        /// Address of a trace in a tracing system, such as `https://traces.example/trace/{trace_id}`.
+        pub trace_link: Option<TraceLink> = None => TraceLink::read,
+        /// Prometheus with the figures of more than 6 hours, such as `http://127.0.0.1:9090`; may contain
+        /// `user:password@`.
+        pub prometheus: Option<Secret> = None => read_prometheus_url,
         /// Who has access; nobody else has.
         pub roles: RoleRules = {} => |field| field.object(RoleRules::read),
         /// The processes to show; at least one gateway, which verifies tokens.
@@ -49,15 +52,6 @@ settings! {
         /// File of `postern-console link`; without it there are no links.
         pub link_file: Option<PathBuf> = None
             => |field| field.typed("path").text(1..=4096).map(PathBuf::from),
-    }
-}
-
-settings! {
-    /// Links to a tracing system.
-    #[derive(Debug)]
-    pub struct TraceConfig(table) {
-        /// Address of a trace, such as `https://traces.example/trace/{trace_id}`.
-        pub link: Option<TraceLink> = None => TraceLink::read,
     }
 }
 
@@ -128,6 +122,19 @@ fn read_admin_url(field: Field<'_>) -> Option<Url> {
         return field.reject("invalid_format", "must be a URL without a path or query");
     }
     Some(url)
+}
+
+/// Reads the base of an HTTP API. It is a secret, because it may contain a password.
+fn read_prometheus_url(field: Field<'_>) -> Option<Secret> {
+    let text = field.typed("URL").text(1..=2048)?;
+    let is_web = |url: Url| ["http", "https"].contains(&url.scheme());
+    if !Url::parse(&text).is_ok_and(is_web) || text.contains(['?', '#']) {
+        return field.reject(
+            "invalid_format",
+            "must be an http or https URL without a query",
+        );
+    }
+    Some(Secret::from(text.trim_end_matches('/')))
 }
 
 // === impl Members ===
@@ -246,16 +253,29 @@ mod tests {
             "ftp://traces.example/{trace_id}",
             "/{trace_id}",
         ] {
-            let text = format!("[trace]\nlink = '{link}'\n");
+            let text = format!("trace_link = '{link}'\n");
             let refused = parse("c.toml", &text, |root| Config::read(root, &env()));
             let message = refused.expect_err(link).message().to_owned();
-            let expected = "c.toml:2: trace.link: must be an http or https URL";
+            let expected = "c.toml:1: trace_link: must be an http or https URL";
             assert!(message.contains(expected), "{link}: {message}");
         }
         let link = TraceLink::parse("https://t.example/{trace_id}?a=1").expect("a link");
         let id = "0af7651916cd43dd8448eb211c80319c";
         assert_eq!(link.of(id), Some(format!("https://t.example/{id}?a=1")));
         assert_eq!(link.of("../admin"), None);
+        for prometheus in [
+            "u:hidden@h",
+            "ftp://u:hidden@h",
+            "http://u:hidden@h/?q",
+            "http://u:hidden@h/#",
+        ] {
+            let text = format!("prometheus = '{prometheus}'\n");
+            let refused = parse("c.toml", &text, |root| Config::read(root, &env()));
+            let message = refused.expect_err(prometheus).message().to_owned();
+            let expected = "c.toml:1: prometheus: must be an http or https URL";
+            assert!(message.contains(expected), "{prometheus}: {message}");
+            assert!(!message.contains("hidden"), "{message}");
+        }
         let refused = parse("c.toml", "", |root| Config::read(root, &env())).expect_err("bad");
         assert!(refused.message().contains("at least one [[process]]"));
         let text =

@@ -6,7 +6,8 @@
 use std::time::Duration;
 
 use http::Method;
-use postern_core::decode::Object;
+use postern_core::decode::Field;
+use postern_core::settings;
 use serde_json::{Value, json};
 
 use crate::access::Person;
@@ -24,13 +25,28 @@ const NOT_ASKED: &str = "not asked, because another gateway has refused it";
 /// Maximum bytes of a text.
 const MAX_TEXT_BYTES: usize = 1 << 20;
 
-/// A text for the files of all gateways.
-#[derive(Debug)]
-pub(crate) struct Change {
-    text: String,
-    /// The hash of each gateway's file when the person read it.
-    bases: Value,
-    refuse_widened: bool,
+settings! {
+    /// A text for the files of all gateways: the body of a request of the page.
+    #[derive(Debug)]
+    pub(crate) struct Change(root) {
+        /// At most 1 MiB.
+        text: String => read_text,
+        /// The hash of each gateway's file when the person read it.
+        bases: Value => |field| {
+            let bases = Some(field.node().to_json()).filter(Value::is_object);
+            bases.or_else(|| field.fail("invalid_type", "must be an object"))
+        },
+        /// Whether a text that accepts more requests than now is refused.
+        refuse_widened as refuseWidened: bool => |field| field.boolean(),
+    }
+}
+
+fn read_text(field: Field<'_>) -> Option<String> {
+    let text = field.string()?;
+    if text.len() > MAX_TEXT_BYTES {
+        return field.reject("invalid_length", "must have at most 1 MiB");
+    }
+    Some(text.to_owned())
 }
 
 /// Reads the file of every gateway.
@@ -106,32 +122,4 @@ async fn save_at(
     let codes: Vec<&Value> = codes.map(|error| &error["code"]).collect();
     let needed = json!({ "code": body["code"], "errors": codes });
     outcome(process, reply.is_success(), &text, &needed)
-}
-
-// === impl Change ===
-
-impl Change {
-    /// Reads the body of a request of the page.
-    pub(crate) fn read(root: &Object<'_>) -> Option<Self> {
-        let text = root.required("text", |field| {
-            let text = field.string()?;
-            match text.len() <= MAX_TEXT_BYTES {
-                true => Some(text.to_owned()),
-                false => field.reject("invalid_length", "must have at most 1 MiB"),
-            }
-        });
-        let bases = root.required("bases", |field| {
-            let bases = field.node().to_json();
-            match bases.is_object() {
-                true => Some(bases),
-                false => field.fail("invalid_type", "must be an object"),
-            }
-        });
-        let refuse_widened = root.required("refuseWidened", |field| field.boolean());
-        Some(Self {
-            text: text?,
-            bases: bases?,
-            refuse_widened: refuse_widened?,
-        })
-    }
 }

@@ -41,14 +41,7 @@ const PARTNERS: [&str; 2] = ["dependency", "provider"];
 /// Labels that say where a finding is from.
 const PROCESS: [&str; 2] = ["job", "instance"];
 /// Labels that a finding shares with its consequences.
-const SHARED: [&str; 6] = [
-    "upstream",
-    "provider",
-    "channel",
-    "code",
-    "certificate",
-    "dependency",
-];
+const SHARED: &str = "upstream provider channel code certificate dependency";
 
 /// Something that is wrong.
 #[derive(Clone, Debug)]
@@ -172,16 +165,14 @@ impl Found {
         let subject = names.iter().filter_map(|name| labels.get(*name)).cloned();
         let subject = subject.collect::<Vec<_>>().join(" ");
         let key = format!("{} {subject}", condition.name);
+        let detail = condition.describe(labels, value);
         let index = self.0.iter().position(|known| known.key == key);
         let index = index.unwrap_or_else(|| {
             self.0.push(Finding {
                 condition,
                 key,
                 subject,
-                detail: condition
-                    .describe(labels, value)
-                    .trim_end_matches('.')
-                    .to_owned(),
+                detail: detail.trim_end_matches('.').to_owned(),
                 page: condition.page(labels),
                 about: BTreeSet::new(),
                 consequences: Vec::new(),
@@ -190,13 +181,12 @@ impl Found {
             self.0.len() - 1
         });
         let finding = &mut self.0[index];
-        let is_shared = |(name, _): &(&String, &String)| SHARED.contains(&name.as_str());
+        let is_shared = |(name, _): &(&String, &String)| SHARED.split(' ').any(|it| it == *name);
         let shared = labels.iter().filter(is_shared);
         let shared = shared.map(|(name, value)| (name.clone(), value.clone()));
         finding.about.extend(shared);
-        let job = labels
-            .get("job")
-            .map_or("", |job| job.trim_start_matches("postern-"));
+        let job = labels.get("job").map_or("", String::as_str);
+        let job = job.trim_start_matches("postern-");
         if ["process", "dependencies"].contains(&condition.group) {
             // The routes to the process, and what else it lacks.
             let channels = CHANNELS.map(|name| ("channel", name));

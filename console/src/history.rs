@@ -1,4 +1,4 @@
-//! Figures of all replicas over six hours, each time range in its own resolution.
+//! Time ranges, and the figures of all replicas over six hours, each time range in its own resolution.
 //!
 //! Input: what was counted between two samples. Output: the [`Interval`]s of a [`Range`]. Depends on
 //! `traffic`.
@@ -25,15 +25,19 @@ pub(crate) struct Range {
 }
 
 /// The ranges, the shortest first.
-pub(crate) static RANGES: [Range; 3] = [
+pub(crate) static RANGES: [Range; 5] = [
     Range::new("15m", "15 minutes", 15, 5),
     Range::new("1h", "1 hour", 60, 15),
     Range::new("6h", "6 hours", 360, 60),
+    Range::new("24h", "24 hours", 24 * 60, 240),
+    Range::new("7d", "7 days", 7 * 24 * 60, 24 * 60),
 ];
+/// The first of them are in memory, the others in Prometheus.
+const IN_MEMORY: usize = 3;
 
-/// The points of each range.
+/// The points of each range in memory.
 #[derive(Debug, Default)]
-pub(crate) struct History([VecDeque<Interval>; 3]);
+pub(crate) struct History([VecDeque<Interval>; IN_MEMORY]);
 
 // === impl Range ===
 
@@ -47,9 +51,17 @@ impl Range {
         }
     }
 
+    /// Returns the ranges that are offered with Prometheus, or those in memory.
+    pub(crate) fn offered(has_prometheus: bool) -> &'static [Self] {
+        match has_prometheus {
+            true => &RANGES,
+            false => &RANGES[..IN_MEMORY],
+        }
+    }
+
     /// Returns the range of a name, by default the shortest.
-    pub(crate) fn named(name: &str) -> &'static Self {
-        let found = RANGES.iter().find(|range| range.name == name);
+    pub(crate) fn named(name: &str, offered: &'static [Self]) -> &'static Self {
+        let found = offered.iter().find(|range| range.name == name);
         found.unwrap_or(&RANGES[0])
     }
 

@@ -12,9 +12,9 @@ use std::sync::Arc;
 use axum::Router;
 use axum::extract::{FromRequestParts, Path, Request, State};
 use axum::middleware::{Next, from_fn, map_response};
-use axum::response::{IntoResponse, Response};
+use axum::response::{Html, IntoResponse, Response};
 use axum::routing::{any, get, post};
-use http::header::{ALLOW, CONTENT_TYPE, HOST, ORIGIN};
+use http::header::{ALLOW, HOST, ORIGIN};
 use http::request::Parts;
 use http::{HeaderMap, StatusCode, Uri};
 use maud::Markup;
@@ -165,11 +165,7 @@ fn is_own_origin(headers: &HeaderMap) -> bool {
 }
 
 fn markup(markup: Markup) -> Response {
-    (
-        [(CONTENT_TYPE, "text/html; charset=utf-8")],
-        to_text(markup),
-    )
-        .into_response()
+    Html(to_text(markup)).into_response()
 }
 
 async fn page(State(state): Shared) -> Response {

@@ -9,7 +9,7 @@
 //! 1. `config` reads `conf/console.toml`; `processes` knows the replicas and calls them (`json_limit`
 //!    bounds their answers), `sign_in` the listener of postern-auth.
 //! 2. `sampling` reads `/metrics` and `/readyz` of each replica every 5 s (`prometheus_text` parses, `status` is
-//!    the result, `traffic` what was counted, `history` keeps six hours of it, `findings` says which of the `conditions` are met, `evidence` what the requests behind them have in common).
+//!    the result, `traffic` what was counted, `history` keeps six hours of it and `prometheus` asks for more, `findings` says which of the `conditions` are met, `evidence` what the requests behind them have in common).
 //! 3. `access` verifies who is calling (`attempts` limits guesses, `sessions` has those of the one-time link, which `link` requests); `actions` are the changes that an operator may make.
 //!    `configuration` changes the configuration files of the gateways.
 //! 4. `pages` renders fragments with `widgets` and `charts`; `shell` has the static part and the assets.
@@ -28,6 +28,7 @@ mod faults;
 mod findings;
 mod frames;
 mod history;
+mod prometheus;
 mod sampling;
 mod status;
 mod tail;

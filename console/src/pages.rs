@@ -4,7 +4,7 @@
 //! focus and names the page.
 //!
 //! Input: the name of a page with its query. Output: markup. Depends on `access`, `charts`, `configuration`,
-//! `history`, `processes`, `sampling`, `shell`, `state`, `status` and `widgets`.
+//! `history`, `processes`, `prometheus`, `sampling`, `shell`, `state`, `status` and `widgets`.
 
 mod activity;
 mod configuration;
@@ -36,7 +36,9 @@ use crate::charts::Charts;
 use crate::config::ProcessKind;
 use crate::history::Range;
 use crate::processes::{Call, Reply, Unreachable};
+use crate::prometheus::Figures;
 use crate::sampling::Monitor;
+use crate::shell;
 use crate::state::ConsoleState;
 use crate::widgets::{Column, Tone, notice, table};
 
@@ -55,7 +57,7 @@ pub(crate) struct Context<'a> {
 pub(crate) async fn render(page: &str, context: &Context<'_>) -> Result<Markup, Problem> {
     let (page, item) = page.split_once('/').unwrap_or((page, ""));
     Ok(match (page, item) {
-        ("overview", "") => overview::render(context),
+        ("overview", "") => overview::render(context).await,
         ("processes", "") => overview::processes(context).await,
         ("search", "") => search::render(context).await,
         ("palette", "") => palette::options(context).await,
@@ -97,11 +99,39 @@ impl<'a> Context<'a> {
         self.query.get(name).map_or("", |value| value.trim())
     }
 
-    /// Returns what the charts of the page share. The range is a parameter.
-    fn charts<'m>(&self, monitor: &'m Monitor) -> Charts<'m> {
+    /// Returns the parameters of these names, with a space between two.
+    fn parameters(&self, names: &'static str) -> Vec<(&'static str, &str)> {
+        let names = names.split(' ');
+        names.map(|name| (name, self.parameter(name))).collect()
+    }
+
+    /// Returns the time ranges that are offered, and the chosen one, which is a parameter.
+    fn ranges(&self) -> (&'static [Range], &'static Range) {
+        let offered = Range::offered(self.state.prometheus.is_some());
+        (offered, Range::named(self.parameter("range"), offered))
+    }
+
+    /// Returns the figures of a range that is longer than the memory.
+    async fn past(&self) -> Option<Figures> {
+        let (_, range) = self.ranges();
+        let prometheus = self.state.prometheus.as_ref();
+        let prometheus = prometheus.filter(|_| !Range::offered(false).contains(range))?;
+        Some(prometheus.figures(range, self.state.sampler.now()).await)
+    }
+
+    /// Returns what the charts of the page share.
+    fn charts<'m>(&self, monitor: &'m Monitor, past: Option<&'m Figures>) -> Charts<'m> {
+        let (offered, range) = self.ranges();
+        let (points, problem) = match past {
+            None => (monitor.history.of(range), None),
+            Some(Ok(points)) => (points.iter().collect(), None),
+            Some(Err(problem)) => (Vec::new(), Some(problem.as_str())),
+        };
         Charts {
-            history: &monitor.history,
-            range: Range::named(self.parameter("range")),
+            points,
+            problem,
+            offered,
+            range,
             now: self.state.sampler.now(),
         }
     }
@@ -115,24 +145,34 @@ impl<'a> Context<'a> {
         self.send(kind, &Call::get(path)).await
     }
 
-    /// Asks for a list with parameters, as [`Context::ask`] does.
-    async fn list(
+    /// Returns the table of a list with a link to its next page, or why there is no answer. `path` is that
+    /// of the admin API.
+    async fn listing(
         &self,
-        kind: ProcessKind,
-        path: &str,
+        page: &str,
+        (kind, path): (ProcessKind, &str),
+        (member, columns, empty): (&str, &[Column], &str),
         parameters: &[(&str, &str)],
-    ) -> Result<Value, Markup> {
+    ) -> Markup {
         let path = format!("{path}?{}", query_string(parameters));
-        self.ask(kind, &path).await
+        let answer = match self.ask(kind, &path).await {
+            Err(message) => return message,
+            Ok(answer) => answer,
+        };
+        let filters = parameters.iter().filter(|(name, _)| *name != "cursor");
+        let cursor = answer["nextCursor"].as_str();
+        let cursor = cursor.map(|cursor| ("cursor", cursor));
+        let next: Vec<_> = filters.copied().chain(cursor).collect();
+        html! {
+            section.panel { (table(shell::title(page), items(&answer[member]), columns, empty)) }
+            @if cursor.is_some() { p { a.button href={ (page) "?" (query_string(&next)) } { "More" } } }
+        }
     }
 
     /// Sends a call that changes nothing, as [`Context::ask`] does.
     async fn send(&self, kind: ProcessKind, call: &Call<'_>) -> Result<Value, Markup> {
-        Self::read(
-            kind,
-            &call.path,
-            self.state.directory.call_any(kind, call).await,
-        )
+        let reply = self.state.directory.call_any(kind, call).await;
+        Self::read(kind, &call.path, reply)
     }
 
     /// Returns the JSON of an answer, or a message.
@@ -186,31 +226,6 @@ fn query_string(parameters: &[(&str, &str)]) -> String {
     url::form_urlencoded::Serializer::new(String::new())
         .extend_pairs(set)
         .finish()
-}
-
-/// Returns the table of a list with a link to its next page, or why there is no answer.
-fn listing(
-    page: &str,
-    answer: Result<Value, Markup>,
-    (member, columns, empty): (&str, &[Column], &str),
-    parameters: &[(&str, &str)],
-) -> Markup {
-    match answer {
-        Err(message) => message,
-        Ok(answer) => html! {
-            section.panel { (table(page.trim_start_matches('/'), items(&answer[member]), columns, empty)) }
-            (next_page(page, parameters, &answer))
-        },
-    }
-}
-
-/// Returns a link to the next page of a list.
-fn next_page(page: &str, parameters: &[(&str, &str)], answer: &Value) -> Markup {
-    let filters = parameters.iter().filter(|(name, _)| *name != "cursor");
-    let cursor = answer["nextCursor"].as_str();
-    let cursor = cursor.map(|cursor| ("cursor", cursor));
-    let next: Vec<_> = filters.copied().chain(cursor).collect();
-    html! { @if cursor.is_some() { p { a.button href={ (page) "?" (query_string(&next)) } { "More" } } } }
 }
 
 /// Returns the choices of a period that ends now.

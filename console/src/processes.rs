@@ -175,7 +175,7 @@ impl Unreachable {
         }
     }
 
-    fn of(error: &reqwest::Error) -> Self {
+    pub(crate) fn of(error: &reqwest::Error) -> Self {
         Self::new(root_cause(error), !error.is_connect())
     }
 }

@@ -198,7 +198,8 @@ impl Monitor {
             let cpu: f64 = cpu.map(&mut increase).sum();
             status.cpu = elapsed.map(|elapsed| cpu / elapsed);
             if status.error.is_none() {
-                interval.add(status, elapsed.unwrap_or(0.0), &mut increase);
+                let elapsed_s = elapsed.unwrap_or(0.0);
+                interval.add(status.kind, &status.scrape.0, elapsed_s, &mut increase);
             }
         }
         self.counters = counters;

@@ -79,6 +79,12 @@ pub(crate) fn pages() -> impl Iterator<Item = &'static Page> {
     NAVIGATION.iter().flat_map(|(_, pages)| *pages)
 }
 
+/// Returns the title of a page of the navigation.
+pub(crate) fn title(path: &str) -> &'static str {
+    let found = pages().find(|(known, ..)| *known == path);
+    found.map_or("", |(_, title, ..)| title)
+}
+
 // === impl Asset ===
 
 impl Asset {
@@ -109,11 +115,8 @@ pub(crate) fn asset(path: &str) -> Response {
         return Code::NotFound.into_response();
     };
     let headers = [
-        (CONTENT_TYPE, HeaderValue::from_static(asset.media_type)),
-        (
-            CACHE_CONTROL,
-            HeaderValue::from_static("public, max-age=31536000, immutable"),
-        ),
+        (CONTENT_TYPE, asset.media_type),
+        (CACHE_CONTROL, "public, max-age=31536000, immutable"),
     ];
     (headers, asset.text).into_response()
 }
@@ -183,7 +186,7 @@ fn dialogs() -> Markup {
         dialog #keys aria-labelledby="keys-title" {
             h2 #keys-title { "Keys" }
             dl.keys {
-                @for (key, meaning) in [("Ctrl K", "Search or go to"), ("/", "The same"), ("?", "This list"), ("↓ ↑", "Next or previous request"), ("Esc", "Close what is open")] {
+                @for (key, meaning) in [("Ctrl K", "Search or go to"), ("/", "The same"), ("?", "This list"), ("↓ ↑", "Next or previous request"), ("← →", "Next or previous value of a chart"), ("Esc", "Close what is open")] {
                     div { dt { kbd { (key) } } dd { (meaning) } }
                 }
                 @for (_, title, key, _) in pages() { div { dt { kbd { "g" } " " kbd { (key) } } dd { (title) } } }
@@ -197,7 +200,7 @@ fn sign_in(command: Option<&str>) -> Markup {
     html! {
         div.sign-in {
             h1 tabindex="-1" { "Sign in to Postern" }
-            p.muted #sign-in-reason {}
+            p.muted #sign-in-reason role="alert" {}
             @if let Some(command) = command { div.panel {
                 p { "To sign in as operator, print a link on the machine that runs Postern, and open it:" }
                 pre.code tabindex="0" { (command) }
@@ -225,16 +228,14 @@ pub(crate) fn protect(mut response: Response) -> Response {
         ("cross-origin-opener-policy", "same-origin"),
         ("cross-origin-resource-policy", "same-origin"),
         ("x-frame-options", "DENY"),
+        ("cache-control", "no-store"),
     ];
     let headers = response.headers_mut();
     for (name, value) in fields {
-        // A frame has its own policy.
+        // A frame has its own policy; assets are kept.
         let field = headers.entry(HeaderName::from_static(name));
         field.or_insert(HeaderValue::from_static(value));
     }
-    headers
-        .entry(CACHE_CONTROL)
-        .or_insert(HeaderValue::from_static("no-store"));
     response
 }
 

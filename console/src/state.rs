@@ -1,5 +1,5 @@
-//! What the routes share. Depends on `access`, `config`, `frames`, `processes`, `sampling`, `sign_in` and
-//! `tail_limit`.
+//! What the routes share. Depends on `access`, `config`, `frames`, `processes`, `prometheus`, `sampling`,
+//! `sign_in` and `tail_limit`.
 
 use std::sync::Arc;
 
@@ -10,6 +10,7 @@ use crate::access::Access;
 use crate::config::TraceLink;
 use crate::frames::Frames;
 use crate::processes::ProcessDirectory;
+use crate::prometheus::Prometheus;
 use crate::sampling::Sampler;
 use crate::sign_in::SignInService;
 use crate::tail_limit::TailLimit;
@@ -24,6 +25,7 @@ pub(crate) struct ConsoleState {
     pub(crate) sign_in: SignInService,
     pub(crate) tail_limit: TailLimit,
     pub(crate) trace_link: Option<TraceLink>,
+    pub(crate) prometheus: Option<Prometheus>,
     /// Proxies in front of the console.
     pub(crate) trusted_proxies: TrustedProxies,
     /// Ends streams, for which a shutdown would wait.

@@ -39,8 +39,7 @@ impl ProcessStatus {
 /// Returns the version of a process.
 pub(crate) fn version(process: &ProcessStatus) -> Option<String> {
     let mut builds = process.scrape.of("postern_build_info");
-    let stated = process.info["version"].as_str().map(str::to_owned);
-    stated.or_else(|| Some(builds.next()?.label("version").to_owned()))
+    Some(builds.next()?.label("version").to_owned())
 }
 
 /// Returns the hash of the configuration of a process.

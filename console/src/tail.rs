@@ -23,7 +23,7 @@ use tokio::time::{sleep, timeout};
 use crate::access::{Caller, Person};
 use crate::config::ProcessKind;
 use crate::live::{event, event_stream};
-use crate::processes::{Call, Process, Reply};
+use crate::processes::{Call, Process, Reply, Unreachable};
 use crate::state::ConsoleState;
 
 /// Interval at which the token of the browser and the list of gateways are checked.
@@ -173,17 +173,13 @@ impl Follower {
             let status = response.status().as_u16();
             let code = match status {
                 200..300 => return Ok(response),
+                404 => return Err((Code::Unavailable, NOT_OFFERED.to_owned())),
                 400 => Code::InvalidRequest,
                 _ => Code::Unavailable,
             };
-            Err((
-                code,
-                match Reply::read(response, MAX_REFUSAL_BYTES).await {
-                    _ if status == 404 => NOT_OFFERED.to_owned(),
-                    Ok(reply) => reply.problem(),
-                    Err(error) => format!("{status}: {}", error.reason),
-                },
-            ))
+            let reply = Reply::read(response, MAX_REFUSAL_BYTES).await;
+            let cut = |error: Unreachable| format!("{status}: {}", error.reason);
+            Err((code, reply.map_or_else(cut, |reply| reply.problem())))
         };
         let late = format!("no answer within {} s", OPEN_TIMEOUT.as_secs());
         let opened = timeout(OPEN_TIMEOUT, opening).await;

@@ -2,7 +2,7 @@
 //!
 //! Input: a subject, or a session of a one-time link. Output: a [`TailPermit`], or 429. Depends on nothing.
 
-use std::sync::Arc;
+use std::sync::{Arc, Weak};
 
 use parking_lot::Mutex;
 use postern_core::{Code, Problem};
@@ -12,16 +12,12 @@ const MAX_TAILS: usize = 2;
 /// Seconds after which a page that was refused tries again.
 const RETRY_AFTER_SECONDS: u32 = 5;
 
-/// The owners of the live tails.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct TailLimit(Arc<Mutex<Vec<String>>>);
+/// The permits of the live tails.
+#[derive(Debug, Default)]
+pub(crate) struct TailLimit(Mutex<Vec<Weak<str>>>);
 
-/// The permit of one live tail, which ends with it.
-#[derive(Debug)]
-pub(crate) struct TailPermit {
-    limit: TailLimit,
-    owner: String,
-}
+/// The permit of one live tail, which ends with it: its owner.
+pub(crate) type TailPermit = Arc<str>;
 
 // === impl TailLimit ===
 
@@ -32,26 +28,15 @@ impl TailLimit {
     /// 429 if the owner has two.
     pub(crate) fn admit(&self, owner: &str) -> Result<TailPermit, Problem> {
         let mut open = self.0.lock();
-        if open.iter().filter(|known| *known == owner).count() >= MAX_TAILS {
+        open.retain(|permit| permit.strong_count() > 0);
+        let permits = open.iter().filter_map(Weak::upgrade);
+        if permits.filter(|known| **known == *owner).count() >= MAX_TAILS {
             return Err(Problem::new(Code::RateLimited)
                 .detail("you follow requests on two other pages: close one")
                 .retry_after(RETRY_AFTER_SECONDS));
         }
-        open.push(owner.to_owned());
-        Ok(TailPermit {
-            limit: self.clone(),
-            owner: owner.to_owned(),
-        })
-    }
-}
-
-// === impl TailPermit ===
-
-impl Drop for TailPermit {
-    fn drop(&mut self) {
-        let mut open = self.limit.0.lock();
-        if let Some(at) = open.iter().position(|known| *known == self.owner) {
-            open.swap_remove(at);
-        }
+        let permit = TailPermit::from(owner);
+        open.push(Arc::downgrade(&permit));
+        Ok(permit)
     }
 }

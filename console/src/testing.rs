@@ -20,7 +20,7 @@ use url::Url;
 
 use crate::App;
 use crate::config::{
-    Config, Members, ProcessGroup, ProcessKind, RoleRules, SignInConfig, TraceConfig, TraceLink,
+    Config, Members, ProcessGroup, ProcessKind, RoleRules, SignInConfig, TraceLink,
 };
 use crate::prometheus_text::Scrape;
 use crate::status::ProcessStatus;
@@ -81,7 +81,7 @@ impl Console {
     pub(crate) async fn start(answers: Answers) -> Self {
         let received = Arc::new(Mutex::new(Vec::new()));
         let stub = stub(answers, Arc::clone(&received)).await;
-        Self::before(&stub, vec![stub.clone()], received).await
+        Self::before(&stub, vec![stub.clone()], received, None).await
     }
 
     /// Starts a console over these gateways. `stub` is every other process.
@@ -89,6 +89,7 @@ impl Console {
         stub: &Url,
         gateways: Vec<Url>,
         received: Arc<Mutex<Vec<Received>>>,
+        prometheus: Option<&str>,
     ) -> Self {
         let group = |kind| ProcessGroup {
             kind,
@@ -116,9 +117,8 @@ impl Console {
                 viewer: members("support", "monitoring"),
                 operator: members("admin", "deploy"),
             },
-            trace: TraceConfig {
-                link: TraceLink::parse("https://traces.example/{trace_id}?x=<b>"),
-            },
+            trace_link: TraceLink::parse("https://traces.example/{trace_id}?x=<b>"),
+            prometheus: prometheus.map(Secret::from),
             processes: ProcessKind::ALL.map(group).to_vec(),
         };
         let clock = Clock::manual(Timestamp(1_800_000_000_000));

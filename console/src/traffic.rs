@@ -2,7 +2,7 @@
 //! and latency; and the gauges of the queue.
 //!
 //! Input: scrapes and the increases of their counters. Output: rates, fractions and quantiles. Depends on
-//! `config`, `prometheus_text` and `status`.
+//! `config` and `prometheus_text`.
 
 use std::collections::BTreeMap;
 use std::ops::Add;
@@ -11,7 +11,6 @@ use postern_core::clock::Timestamp;
 
 use crate::config::ProcessKind;
 use crate::prometheus_text::Series;
-use crate::status::ProcessStatus;
 
 /// Counts failed attempts at upstreams beside all attempts.
 const FAILURES: &str = "postern_proxy_upstream_failures_total";
@@ -164,14 +163,15 @@ impl Interval {
     /// service report the same queue; one whose age is not a number cannot read it.
     pub(crate) fn add(
         &mut self,
-        status: &ProcessStatus,
+        kind: ProcessKind,
+        all: &[Series],
         elapsed_s: f64,
         increase: &mut impl FnMut(&Series) -> f64,
     ) {
         // Replicas answer in the same seconds.
-        self.seconds.insert(status.kind, elapsed_s);
+        self.seconds.insert(kind, elapsed_s);
         let mut waiting: BTreeMap<Part, f64> = BTreeMap::new();
-        for series in &status.scrape.0 {
+        for series in all {
             let (name, priority) = (series.name.as_str(), series.label("priority"));
             if name == "postern_notify_queue_rows" {
                 let part = (WAITING, priority.to_owned());

@@ -105,10 +105,7 @@ pub(crate) fn badge(tone: Tone, text: &str) -> Markup {
 
 /// Returns the badge of a state.
 pub(crate) fn state(text: &str) -> Markup {
-    if text.is_empty() {
-        return html! {};
-    }
-    badge(Tone::of(text), text)
+    html! { @if !text.is_empty() { (badge(Tone::of(text), text)) } }
 }
 
 /// Returns a value of a JSON object as plain text: strings as they are, lists with commas.
@@ -118,10 +115,8 @@ pub(crate) fn plain(value: &Value) -> String {
         Value::String(text) => text.clone(),
         Value::Array(items) => items.iter().map(plain).collect::<Vec<_>>().join(", "),
         Value::Object(members) => {
-            let members = members
-                .iter()
-                .map(|(name, value)| format!("{name}={}", plain(value)));
-            members.collect::<Vec<_>>().join(" ")
+            let member = |(name, value): (&String, &Value)| format!("{name}={}", plain(value));
+            members.iter().map(member).collect::<Vec<_>>().join(" ")
         }
         Value::Bool(_) | Value::Number(_) => value.to_string(),
     }
@@ -141,13 +136,13 @@ pub(crate) fn with(object: &Value, more: &Value) -> Value {
     Value::Object(members)
 }
 
-/// Returns an RFC 3339 instant in a short form, with the whole as its machine-readable value.
+/// Returns an RFC 3339 instant, if there is one, in a short form, with the whole as its machine-readable
+/// value.
 pub(crate) fn time(text: &str) -> Markup {
     let (date, clock) = text.split_once('T').unwrap_or(("", text));
     let clock = clock.trim_end_matches('Z');
     html! {
-        @if text.is_empty() { span.muted { "–" } }
-        @else { time datetime=(text) title=(text) { @if !date.is_empty() { span.date { (date) " " } } (clock) } }
+        @if !text.is_empty() { time datetime=(text) title=(text) { @if !date.is_empty() { span.date { (date) " " } } (clock) } }
     }
 }
 
@@ -159,7 +154,18 @@ pub(crate) fn members(object: &Value, shown_elsewhere: &[&str]) -> Markup {
             && !value.is_null()
             && *value != &Value::Bool(false)
     });
-    html! { @for (name, value) in members { span.member { (name) " " span.value { (plain(value)) } } " " } }
+    html! { @for (name, value) in members { span.member { (words(name)) " " span.value { (plain(value)) } } " " } }
+}
+
+/// Returns a name of the processes, such as `HALF_OPEN` or `latencyUs`, as words.
+pub(crate) fn words(name: &str) -> String {
+    let is_camel_case = name.contains(char::is_lowercase);
+    let word = |letter: char| match letter {
+        '_' => " ".to_owned(),
+        'A'..='Z' if is_camel_case => format!(" {}", letter.to_ascii_lowercase()),
+        _ => letter.to_lowercase().to_string(),
+    };
+    name.chars().map(word).collect()
 }
 
 /// Returns an identifier in the font of code.
@@ -167,14 +173,15 @@ pub(crate) fn mono(text: &str) -> Markup {
     html! { span.mono { (text) } }
 }
 
-/// Returns a table, or a sentence if it has no rows.
+/// Returns a table, or a sentence if it has no rows. Each cell has the title of its column: on a narrow
+/// window, rows are cards.
 pub(crate) fn table(caption: &str, rows: &[Value], columns: &[Column], empty: &str) -> Markup {
     html! {
         @if rows.is_empty() { p.muted { (empty) } }
         @else {
             div.scroll tabindex="0" role="region" aria-label=(caption) { table {
                 thead { tr { @for (title, cell) in columns { th scope="col" class=[cell.class()] { (title) } } } }
-                tbody { @for row in rows { tr { @for (_, cell) in columns { td class=[cell.class()] { (cell.show(row)) } } } } }
+                tbody { @for row in rows { tr { @for (title, cell) in columns { td class=[cell.class()] data-label=(title) { (cell.show(row)) } } } } }
             } }
         }
     }

@@ -2,10 +2,21 @@
 
 use super::*;
 use crate::config::ProcessKind::Gateway;
-use crate::testing::process;
+use crate::history::{History, RANGES};
 use crate::traffic::REQUESTS;
 
 const RATE: &[Line] = &[("", |it| it.per_second(Gateway, &it.part(REQUESTS, "")))];
+
+/// Returns empty charts of a range.
+fn without_points(range: &str) -> Charts<'static> {
+    Charts {
+        points: Vec::new(),
+        problem: None,
+        offered: &RANGES,
+        range: Range::named(range, &RANGES),
+        now: Timestamp::parse("2027-01-15T08:07:30Z").expect("a time"),
+    }
+}
 
 #[test]
 fn axis_has_few_round_values_that_reach_the_maximum() {
@@ -49,14 +60,14 @@ fn line_has_a_gap_where_values_are_missing() {
     for (second, is_counted) in [(0, true), (5, true), (10, false), (15, true), (60, true)] {
         let mut interval = Interval::new(Timestamp(1000 * second));
         if is_counted {
-            interval.add(&process(Gateway, ""), 5.0, &mut |_| 0.0);
+            interval.add(Gateway, &[], 5.0, &mut |_| 0.0);
         }
         history.add(&interval);
     }
     let charts = Charts {
-        history: &history,
-        range: &RANGES[0],
+        points: history.of(Range::named("15m", &RANGES)),
         now: Timestamp(60_000),
+        ..without_points("15m")
     };
     let chart = charts.chart("x", Unit::PerSecond, None, RATE).into_string();
     let line = chart
@@ -78,13 +89,22 @@ fn line_has_a_gap_where_values_are_missing() {
 
 #[test]
 fn chart_marks_round_times() {
-    let charts = Charts {
-        history: &History::default(),
-        range: Range::named("1h"),
-        now: Timestamp::parse("2027-01-15T08:07:30Z").expect("a time"),
-    };
-    let marks: Vec<String> = charts.marks().into_iter().map(|at| clock(at, 5)).collect();
-    assert_eq!(marks, ["08:00", "07:45", "07:30", "07:15"]);
+    for (range, expected, reading) in [
+        ("1h", "08:00 07:45 07:30 07:15", "08:00:00"),
+        ("24h", "08:00 04:00 00:00 20:00 16:00 12:00", "08:00:00"),
+        (
+            "7d",
+            "01-15 01-14 01-13 01-12 01-11 01-10 01-09",
+            "01-15 00:00",
+        ),
+    ] {
+        let charts = without_points(range);
+        let marks = charts.marks();
+        let texts: Vec<String> = marks.iter().map(|at| charts.time(*at, true)).collect();
+        assert_eq!(texts.join(" "), expected, "{range}");
+        assert_eq!(charts.time(marks[0], false), reading, "{range}");
+    }
+    let charts = without_points("1h");
     let chart = charts
         .chart("x", Unit::Ratio, Some(0.001), &[])
         .into_string();
@@ -92,5 +112,6 @@ fn chart_marks_round_times() {
         chart.contains("class=\"threshold\"") && chart.contains("data-values=\"\""),
         "{chart}"
     );
-    assert_eq!(Range::named("1 year").name, "15m");
+    assert_eq!(Range::named("1 year", &RANGES).name, "15m");
+    assert_eq!(Range::named("24h", Range::offered(false)).name, "15m");
 }

@@ -83,6 +83,16 @@ fn meanings_of_the_runbook_are_those_of_the_table() {
 }
 
 #[test]
+fn every_condition_has_a_remedy() {
+    for condition in CONDITIONS.iter() {
+        let text = remedy(condition.name);
+        let text = text.unwrap_or_else(|| panic!("no remedy of {}", condition.name));
+        let is_plain = !text.is_empty() && !text.contains(['`', '\n', '#']);
+        assert!(is_plain, "{}: {text}", condition.name);
+    }
+}
+
+#[test]
 fn every_condition_is_judged() {
     for condition in CONDITIONS.iter() {
         let [_, sign, expression, _] = condition.lines;

@@ -11,7 +11,8 @@ fn interval(tick: i64, waiting: u32) -> Interval {
     let requests = "postern_requests_total{route=\"r\",class=\"2xx\"} 10\n";
     let rows = format!("postern_notify_queue_rows{{priority=\"LOW\"}} {waiting}\n");
     for status in [process(Gateway, requests), process(Notify, &rows)] {
-        interval.add(&status, 5.0, &mut |series| series.value);
+        let series = &status.scrape.0;
+        interval.add(status.kind, series, 5.0, &mut |series| series.value);
     }
     interval
 }
@@ -54,7 +55,7 @@ fn six_hours_are_kept_in_a_bounded_number_of_points() {
     for tick in 0..20_000 {
         history.add(&interval(tick, 0));
     }
-    for range in &RANGES {
+    for range in Range::offered(false) {
         let points = history.of(range);
         assert_eq!(points.len(), MAX_POINTS as usize, "{}", range.name);
         let covered = points[points.len() - 1].at.since(points[0].at) + 2 * range.step();
@@ -73,7 +74,8 @@ fn figures_that_nobody_tells_are_unknown() {
     );
     let mut idle = interval;
     let queue = "postern_notify_oldest_waiting_seconds NaN\n";
-    idle.add(&process(Notify, queue), 5.0, &mut |series| series.value);
+    let series = process(Notify, queue).scrape.0;
+    idle.add(Notify, &series, 5.0, &mut |series| series.value);
     assert_eq!(idle.gauge(crate::traffic::OLDEST, ""), None);
     assert_eq!(idle.per_second(Notify, &requests), Some(0.0));
 }

@@ -3,7 +3,7 @@
 use maud::{Markup, html};
 use serde_json::Value;
 
-use super::{Context, heading, listing, periods};
+use super::{Context, heading, periods};
 use crate::config::ProcessKind::Auth;
 use crate::widgets::Cell::{Link, Mono, Of, Text, Time};
 use crate::widgets::{Column, plain, state};
@@ -23,11 +23,7 @@ fn outcome(row: &Value) -> Markup {
 }
 
 pub(super) async fn sign_ins(context: &Context<'_>) -> Markup {
-    let names = [
-        "email", "user", "request", "outcome", "reason", "since", "until", "cursor",
-    ];
-    let parameters = names.map(|name| (name, context.parameter(name)));
-    let answer = context.list(Auth, "/admin/sign-ins", &parameters).await;
+    let parameters = context.parameters("email user request outcome reason since until cursor");
     html! {
         (heading("Sign-ins"))
         form.filters action="/sign-ins" {
@@ -38,6 +34,6 @@ pub(super) async fn sign_ins(context: &Context<'_>) -> Markup {
             label { "Last" select name="since" { (periods(context.parameter("since"))) } }
             button type="submit" { "Filter" }
         }
-        (listing("/sign-ins", answer, ("signIns", COLUMNS, "No event matches."), &parameters))
+        (context.listing("/sign-ins", (Auth, "/admin/sign-ins"), ("signIns", COLUMNS, "No event matches."), &parameters).await)
     }
 }

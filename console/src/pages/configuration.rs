@@ -97,7 +97,7 @@ fn form(context: &Context<'_>, files: &[Answered], shown: &Value) -> Markup {
 /// Returns the text with the numbers of its lines.
 fn text_area(text: &str, is_editable: bool) -> Markup {
     html! {
-        label.plain for="configuration-text" { "Text" }
+        label for="configuration-text" { "Text" }
         div.code-editor {
             pre.line-numbers aria-hidden="true" {}
             textarea.mono #configuration-text name="text" rows="28" wrap="off" spellcheck="false" autocomplete="off"
@@ -130,8 +130,9 @@ pub(crate) async fn check(context: &Context<'_>, text: &str) -> Markup {
     };
     let list = |name: &str| items(&answer[name]);
     let (errors, tests) = (list("errors"), list("tests"));
-    let failed = tests.iter().filter(|test| test["ok"] != true).count();
-    let (summary, tone) = match (errors.len(), failed) {
+    let failing = tests.iter().filter(|test| test["ok"] != true).cloned();
+    let failing: Vec<Value> = failing.collect();
+    let (summary, tone) = match (errors.len(), failing.len()) {
         (0, 0) => ("The text is good".to_owned(), "ok"),
         (0, failed) => (format!("{failed} of {} tests fail", tests.len()), "bad"),
         (1, _) => ("1 error".to_owned(), "bad"),
@@ -145,7 +146,7 @@ pub(crate) async fn check(context: &Context<'_>, text: &str) -> Markup {
     html! {
         div data-summary=(summary) data-tone=(if widened && tone == "ok" { "warn" } else { tone }) {
             @if !errors.is_empty() { h2 { "Errors" } (table("Errors", errors, PLACES, "")) }
-            @if failed > 0 { h2 { "Failing tests" } (failing_tests(tests)) }
+            @if !failing.is_empty() { h2 { "Failing tests" } (table("Tests", &failing, TESTS, "")) }
             (hidden_characters(text))
             @if errors.is_empty() {
                 (decisions(&answer, list("differences")))
@@ -153,7 +154,7 @@ pub(crate) async fn check(context: &Context<'_>, text: &str) -> Markup {
                     (notice(Tone::Warn, "A restart is needed", &format!("for {}", plain(&answer["restartNeeded"]))))
                 }
                 @if !list("warnings").is_empty() { h2 { "Warnings" } (table("Warnings", list("warnings"), PLACES, "")) }
-                p.muted { (tests.len() - failed) " of " (tests.len()) " tests pass." }
+                p.muted { (tests.len() - failing.len()) " of " (tests.len()) " tests pass." }
             }
         }
     }
@@ -165,23 +166,16 @@ const PLACES: &[Column] = &[
     ("Message", Text("message")),
 ];
 
+const TESTS: &[Column] = &[
+    ("Line", Of(place)),
+    ("Request", Mono("request")),
+    ("Result", Text("detail")),
+];
+
 /// Returns a button that moves to the line.
 fn place(row: &Value) -> Markup {
     let line = plain(&row["line"]);
-    html! {
-        @if line.is_empty() { span.muted { "–" } }
-        @else { button type="button" data-line=(line) { "line " (line) } }
-    }
-}
-
-fn failing_tests(tests: &[Value]) -> Markup {
-    const TESTS: &[Column] = &[
-        ("Line", Of(place)),
-        ("Request", Mono("request")),
-        ("Result", Text("detail")),
-    ];
-    let failing = tests.iter().filter(|test| test["ok"] != true).cloned();
-    table("Tests", &failing.collect::<Vec<_>>(), TESTS, "")
+    html! { @if !line.is_empty() { button type="button" data-line=(line) { "line " (line) } } }
 }
 
 /// Returns the requests that change their decision, wider ones first, with the consent to these.
@@ -286,17 +280,14 @@ fn difference(caption: &str, before: &str, after: &str) -> Markup {
 /// Returns the gateway of the parameter `process`, by default the first, and its answer.
 async fn ask_selected(context: &Context<'_>, path: &str) -> Result<(Process, Value), Markup> {
     let name = context.parameter("process");
-    let replicas = context.state.directory.of(Gateway);
+    let directory = &context.state.directory;
+    let replicas = directory.of(Gateway);
     let mut selected = replicas.iter();
     let selected = selected.find(|process| name.is_empty() || process.name == name);
     let Some(process) = selected else {
         return Err(notice(Tone::Warn, "Not found", "there is no such gateway"));
     };
-    let reply = context
-        .state
-        .directory
-        .call(process, &Call::get(path))
-        .await;
+    let reply = directory.call(process, &Call::get(path)).await;
     Context::read(Gateway, path, reply).map(|answer| (process.clone(), answer))
 }
 

@@ -113,7 +113,7 @@ async fn explain(context: &Context<'_>) -> Markup {
     let call = Call::post("/admin/explain", body.collect());
     match context.send(Gateway, &call).await {
         Err(message) => message,
-        Ok(answer) => html! { div.explained { (explanation(&answer)) } },
+        Ok(answer) => explanation(&answer),
     }
 }
 
@@ -122,12 +122,10 @@ pub(super) fn explanation(answer: &Value) -> Markup {
     const ORDER: [&str; 8] = [
         "request", "route", "why", "policy", "upstream", "limits", "caller", "decision",
     ];
-    let Some(members) = answer.as_object() else {
-        return tree(answer, 0);
-    };
-    let known = ORDER.iter().filter_map(|name| members.get_key_value(*name));
-    let others = members.iter();
-    let others = others.filter(|(name, _)| !ORDER.contains(&name.as_str()));
+    let known = ORDER.map(|name| (name, &answer[name])).into_iter();
+    let others = answer.as_object().into_iter().flatten();
+    let others = others.map(|(name, value)| (name.as_str(), value));
+    let others = others.filter(|(name, _)| !ORDER.contains(name));
     let members = known.chain(others).filter(|(_, value)| !value.is_null());
     html! { ul.tree { @for (name, value) in members { li { span.muted { (name) } " " (tree(value, 1)) } } } }
 }
@@ -146,28 +144,27 @@ fn tree(value: &Value, depth: usize) -> Markup {
 }
 
 pub(super) async fn upstreams(context: &Context<'_>) -> Markup {
-    let all = context
-        .state
-        .directory
-        .ask_all(Gateway, "/admin/upstreams")
-        .await;
+    let directory = &context.state.directory;
+    let all = directory.ask_all(Gateway, "/admin/upstreams").await;
+    let wanted = context.parameter("q");
     html! {
         (heading("Upstreams"))
+        @if !wanted.is_empty() { p { "Upstreams with " (mono(wanted)) " in their names. " a href="/upstreams" { "Show all" } } }
         @for (process, answer) in &all {
             @match answer {
                 Err(error) => (notice(Tone::Bad, &process.name, error)),
-                Ok(answer) => section.panel { h2 { "As " (mono(&process.name)) " sees them" } (table("Upstreams", &endpoint_rows(answer), UPSTREAM_COLUMNS, "No upstream is configured.")) },
+                Ok(answer) => section.panel { h2 { "As " (mono(&process.name)) " sees them" } (table(&format!("Upstreams of {}", process.name), &endpoint_rows(answer, wanted), UPSTREAM_COLUMNS, "There is no such upstream.")) },
             }
         }
-        @if all.is_empty() { (notice(Tone::Warn, "Nothing to show", "no process of the kind gateway is configured")) }
     }
 }
 
-/// Returns the addresses of all upstreams, those that are not used first. An upstream without addresses
-/// has a row too.
-fn endpoint_rows(answer: &Value) -> Vec<Value> {
+/// Returns the addresses of the upstreams with a text in their names, those that are not used first. An
+/// upstream without addresses has a row too.
+fn endpoint_rows(answer: &Value, wanted: &str) -> Vec<Value> {
     let mut rows = Vec::new();
-    for upstream in items(&answer["upstreams"]) {
+    let upstreams = items(&answer["upstreams"]).iter();
+    for upstream in upstreams.filter(|it| plain(&it["name"]).contains(wanted)) {
         let more = json!({ "upstream": upstream["name"] });
         let endpoints = items(&upstream["endpoints"]);
         rows.extend(endpoints.iter().map(|endpoint| with(endpoint, &more)));
@@ -226,12 +223,13 @@ mod tests {
             { "name": "bad", "endpoints": [endpoint("b", Value::Null), ejected] },
             { "name": "empty", "endpoints": [] },
         ] });
-        let rows = endpoint_rows(&answer);
+        let rows = endpoint_rows(&answer, "");
         let rows: Vec<String> = rows
             .iter()
             .map(|row| format!("{} {}", plain(&row["upstream"]), plain(&row["address"])))
             .collect();
         assert_eq!(rows, ["bad c", "empty ", "good a", "bad b"]);
+        assert_eq!(endpoint_rows(&answer, "go").len(), 1);
         let shown = endpoint_state(&answer["upstreams"][1]["endpoints"][1]).into_string();
         assert!(!shown.contains("healthy"), "{shown}");
     }

@@ -4,7 +4,7 @@ use maud::{Markup, html};
 use postern_core::clock::Timestamp;
 use serde_json::Value;
 
-use super::{Context, heading, instant, items, listing, options, picture};
+use super::{Context, heading, instant, items, options, picture};
 use crate::actions::{path_segment, record};
 use crate::charts::{Line, Unit};
 use crate::config::ProcessKind::Notify;
@@ -13,7 +13,7 @@ use crate::traffic::{Interval, NOTIFICATION, OLDEST, WAITING};
 use crate::widgets::Cell::{Link, Number, NumberOf, Of, Text, Time};
 use crate::widgets::{
     CHANNELS, Column, Tone, action, badge, duration, facts, first, members, mono, plain, state,
-    table, time,
+    table, time, words,
 };
 
 const STATUSES: [&str; 7] = [
@@ -84,7 +84,7 @@ fn status(row: &Value) -> Markup {
 }
 
 fn held_back(row: &Value) -> Markup {
-    let reason = plain(&row["waitReason"]).to_lowercase().replace('_', " ");
+    let reason = words(&plain(&row["waitReason"]));
     html! { @if !reason.is_empty() { (badge(Tone::Warn, &reason)) } }
 }
 
@@ -102,16 +102,16 @@ async fn queue(context: &Context<'_>) -> Markup {
         ("retrying", |it| per_second(it, "retrying")),
         ("undelivered", |it| per_second(it, "undelivered")),
     ];
-    let answer = context.ask(Notify, "/admin/queue").await;
+    let (answer, past) = tokio::join!(context.ask(Notify, "/admin/queue"), context.past());
     let waits = |row: &&Value| row["depth"] != 0 || row["retries"] != 0;
     context.state.sampler.read(|monitor| {
-        let charts = context.charts(monitor);
+        let charts = context.charts(monitor, past.as_ref());
         html! { div data-live="queue" {
             (picture::providers(monitor))
             (charts.ranges("/notifications"))
             div.grid.charts {
                 (charts.chart("Waiting", Unit::Count, None, BY_PRIORITY))
-                (charts.chart("Accepted and tried", Unit::PerSecond, None, BY_OUTCOME))
+                (charts.chart("Accepted and attempted", Unit::PerSecond, None, BY_OUTCOME))
                 (charts.chart("Age of the oldest", Unit::Seconds, None, &[("", |it| it.gauge(OLDEST, ""))]))
                 section.panel { h2 { "Waiting now" } @match &answer {
                     Err(message) => (message),
@@ -130,20 +130,8 @@ fn per_second(interval: &Interval, outcome: &str) -> Option<f64> {
 }
 
 pub(super) async fn list(context: &Context<'_>) -> Markup {
-    let names = [
-        "recipient",
-        "status",
-        "template",
-        "channel",
-        "from",
-        "to",
-        "cursor",
-    ];
-    let parameters = names.map(|name| (name, context.parameter(name)));
+    let parameters = context.parameters("recipient status template channel from to cursor");
     let is_filtered = parameters.iter().any(|(_, value)| !value.is_empty());
-    let answer = context
-        .list(Notify, "/admin/notifications", &parameters)
-        .await;
     html! {
         (heading("Notifications"))
         @if !is_filtered { (queue(context).await) }
@@ -159,7 +147,7 @@ pub(super) async fn list(context: &Context<'_>) -> Markup {
             (instant("To", "to", context.parameter("to")))
             button type="submit" { "Filter" }
         }
-        (listing("/notifications", answer, ("notifications", COLUMNS, "No notification matches."), &parameters))
+        (context.listing("/notifications", (Notify, "/admin/notifications"), ("notifications", COLUMNS, "No notification matches."), &parameters).await)
     }
 }
 
@@ -193,17 +181,12 @@ pub(super) async fn one(context: &Context<'_>, id: &str) -> Markup {
                 ("Template", html! { (plain(&document["template"])) " " span.muted { (plain(&document["templateVersion"])) } }),
                 ("Recipient", mono(&recipient(document))), ("Creator", mono(&plain(&document["creator"]))),
                 ("Changed", time(&plain(&document["updatedAt"]))),
-                ("Not before", optional_time(&document["sendAt"])), ("Expires", optional_time(&document["expiresAt"])),
+                ("Not before", time(&plain(&document["sendAt"]))), ("Expires", time(&plain(&document["expiresAt"]))),
                 ("Waits because of", value("waitReason")),
             ])) }
             section.panel.full { h2 { "What was sent" } (message(context, id, &path).await) }
         }
     }
-}
-
-/// Returns an instant, or nothing.
-fn optional_time(value: &Value) -> Markup {
-    html! { @if !value.is_null() { (time(&plain(value))) } }
 }
 
 /// Statuses in which a notification cannot be cancelled.
@@ -278,9 +261,7 @@ pub(super) fn rendered(context: &Context<'_>, content: &Value) -> Markup {
 }
 
 pub(super) async fn dead_letters(context: &Context<'_>) -> Markup {
-    let names = ["code", "provider", "template", "channel", "before"];
-    let parameters = names.map(|name| (name, context.parameter(name)));
-    let answer = context.list(Notify, "/admin/dead", &parameters).await;
+    let parameters = context.parameters("code provider template channel before");
     let set = parameters.iter().filter(|(_, value)| !value.is_empty());
     let has_selector = set.clone().next().is_some();
     let selector: Value = set.copied().collect();
@@ -301,7 +282,7 @@ pub(super) async fn dead_letters(context: &Context<'_>) -> Markup {
                 (action("dead.retry", "Retry all that match", &[("selector", &selector), ("dryRun", "false")], "Retry every dead letter that matches the filter?", Tone::Plain))
             } } @else { p.muted { "Set a filter to retry dead letters together." } }
         }
-        (listing("/dead-letters", answer, ("deadLetters", DEAD_COLUMNS, "There is no dead letter."), &parameters))
+        (context.listing("/dead-letters", (Notify, "/admin/dead"), ("deadLetters", DEAD_COLUMNS, "There is no dead letter."), &parameters).await)
     }
 }
 

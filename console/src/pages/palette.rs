@@ -56,7 +56,8 @@ async fn matching(context: &Context<'_>, text: &str) -> Vec<Choice> {
         choices.push(("Route", format!("{name}: {methods} {path}"), address));
     }
     if text.chars().count() >= MIN_EMAIL_CHARACTERS {
-        let users = context.list(Auth, "/admin/users", &[("email", text)]).await;
+        let path = format!("/admin/users?{}", query_string(&[("email", text)]));
+        let users = context.ask(Auth, &path).await;
         for user in items(&users.unwrap_or_default()["users"]) {
             let address = format!("/users/{}", path_segment(&plain(&user["subject"])));
             choices.push(("Person", plain(&user["email"]), address));

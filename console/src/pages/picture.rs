@@ -7,6 +7,7 @@ use std::collections::BTreeSet;
 
 use maud::{Markup, html};
 
+use crate::actions::path_segment;
 use crate::charts::Unit;
 use crate::config::ProcessKind::{self, Auth, Gateway, Notify};
 use crate::findings::Finding;
@@ -17,7 +18,7 @@ use crate::widgets::{duration, percent};
 
 /// Services and providers in the picture: the worst, and those with the most calls.
 const MAX_PARTS: usize = 8;
-const NOBODY: &str = "no process tells it";
+const NOBODY: &str = "no process reports it";
 
 /// The health of a part. Each has a word, and in the style a colour and a shape: circle, diamond, triangle
 /// and square.
@@ -172,7 +173,7 @@ impl<'a> Source<'a> {
 
     /// Returns our own services and the other upstreams of the gateways.
     fn services(&self) -> Vec<Part> {
-        let mut names = self.labels(Gateway, "postern_endpoints", "upstream");
+        let mut names = self.labels(Gateway, ["postern_endpoints", "upstream"]);
         for kind in [Auth, Notify] {
             if self.replicas(kind).next().is_some() {
                 names.insert(kind.as_str());
@@ -182,12 +183,7 @@ impl<'a> Source<'a> {
     }
 
     /// Returns the values of a label of a metric of processes.
-    fn labels(
-        &self,
-        kind: ProcessKind,
-        metric: &'static str,
-        label: &'static str,
-    ) -> BTreeSet<&str> {
+    fn labels(&self, kind: ProcessKind, [metric, label]: [&'static str; 2]) -> BTreeSet<&str> {
         let series = self.replicas(kind).flat_map(move |it| it.scrape.of(metric));
         series.map(|series| series.label(label)).collect()
     }
@@ -242,7 +238,7 @@ impl<'a> Source<'a> {
     }
 
     fn providers(&self) -> Vec<Part> {
-        let mut names = self.labels(Notify, "postern_notify_provider_up", "provider");
+        let mut names = self.labels(Notify, ["postern_notify_provider_up", "provider"]);
         let is_known = self.is_answering(Notify) && !names.is_empty();
         let reason = (!is_known).then_some(NOBODY);
         if names.is_empty() {
@@ -285,11 +281,10 @@ impl<'a> Source<'a> {
             let rate = self.minute.per_second(counted_by, &calls);
             let errors = calls.error_ratio().filter(|ratio| *ratio > 0.0);
             part.rate = rate.unwrap_or(0.0);
+            let p99 = calls.quantile(0.99);
             let figures = [
                 rate.map(|rate| Unit::PerSecond.text(rate)),
-                calls
-                    .quantile(0.99)
-                    .map(|p99| format!("p99 {}", duration(p99))),
+                p99.map(|p99| format!("p99 {}", duration(p99))),
                 errors.map(|errors| format!("{} errors", percent(errors))),
             ];
             part.figures.extend(figures.into_iter().flatten());
@@ -321,8 +316,10 @@ impl Part {
 
     fn node(&self) -> Markup {
         let word = self.health.word();
+        // One upstream of the page, not those that are folded.
+        let is_one = self.page == "/upstreams" && !self.figures.is_empty();
         html! {
-            a class={ "part " (word) } href=(self.page) {
+            a class={ "part " (word) } href={ (self.page) @if is_one { "?q=" (path_segment(&self.name)) } } {
                 span.name { strong { (self.name) } " " span.word { (word) } }
                 @if !self.reason.is_empty() { span.reason { (self.reason) } }
                 @if !self.figures.is_empty() { span.figures { @for figure in &self.figures { span { (figure) } " " } } }

@@ -46,7 +46,7 @@ pub(super) fn render(context: &Context<'_>) -> Markup {
             button type="button" #tail-clear { "Clear" }
         }
         figure.panel #tail-chart {
-            svg viewBox="0 0 60 40" preserveAspectRatio="none" aria-hidden="true" { path.ok {} path.warn {} path.bad {} rect.selected y="0" height="40" {} }
+            svg viewBox="0 0 60 40" preserveAspectRatio="none" aria-hidden="true" { path.ok {} path.warn {} path.bad {} rect y="0" height="40" {} }
             @for (label, place) in [("Time from", "0"), ("Time until", "60")] { input type="range" min="0" max="60" value=(place) aria-label=(label); }
             figcaption {}
             p.legend { span.key.ok { "below 400" } span.key.warn { "4xx" } span.key.bad { "5xx" } " Drag over the chart, or move its ends by the arrow keys, to see a part of the time." }
@@ -97,7 +97,7 @@ pub(crate) async fn details(context: &Context<'_>, event: &Value) -> Markup {
         @match &explained {
             None => p.muted { "The request was rejected before it was routed." },
             Some(Err(message)) => (message),
-            Some(Ok(answer)) => div.explained { (explanation(answer)) },
+            Some(Ok(answer)) => (explanation(answer)),
         }
         div.buttons { (links(event, context.state.trace_link.as_ref())) }
         h3 { "Request" } (summary(event))
@@ -177,14 +177,10 @@ fn filtered(name: &str, value: &str) -> Markup {
 fn links(event: &Value, link: Option<&TraceLink>) -> Markup {
     let text = |name: &str| plain(&event[name]);
     let trace = link.and_then(|link| link.of(&text("trace_id")));
-    let user = if event["kind"] == "user" {
-        text("subject")
-    } else {
-        String::new()
-    };
+    let user = (event["kind"] == "user").then(|| text("subject"));
     html! {
-        @for (kind, id, title) in [("request", text("request_id"), "Time line"), ("user", user, "What happened to this user")] {
-            @if !id.is_empty() { a.button href={ "/search?" (query_string(&[("kind", kind), ("q", id.as_str())])) } { (title) } }
+        @for (kind, id, title) in [("request", Some(text("request_id")), "Time line"), ("user", user, "What happened to this user")] {
+            @if let Some(id) = id.filter(|id| !id.is_empty()) { a.button href={ "/search?" (query_string(&[("kind", kind), ("q", id.as_str())])) } { (title) } }
         }
         @if let Some(trace) = trace { a.button href=(trace) target="_blank" rel="noopener noreferrer" { "Trace" } }
     }

@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::{Context, heading, items, periods, query_string};
 use crate::actions::path_segment;
 use crate::config::ProcessKind;
-use crate::widgets::{Tone, action, badge, facts, members, mono, plain, state, time};
+use crate::widgets::{Tone, action, badge, facts, members, mono, plain, state, time, words};
 
 /// Members that the time line shows outside of the details of an event.
 const SHOWN_MEMBERS: &str = "at source event outcome notificationId requestId";
@@ -240,21 +240,20 @@ fn event(entry: &Value, is_operator: bool) -> Markup {
 
 /// Returns what has happened in words, with the meaning of a problem code.
 fn sentence(entry: &Value) -> String {
-    let event = plain(&entry["event"]);
+    let event = words(&plain(&entry["event"]));
     let mut letters = event.chars();
     let first = letters.next().into_iter().flat_map(char::to_uppercase);
-    let name: String = first.chain(letters.flat_map(char::to_lowercase)).collect();
-    let mut words = vec![name.replace('_', " ")];
+    let mut told = vec![first.chain(letters).collect()];
     for (name, before) in TOLD_MEMBERS {
         let value = plain(&entry[name]);
         if !value.is_empty() {
-            words.push(format!("{before} {value}").trim().to_owned());
+            told.push(format!("{before} {value}").trim().to_owned());
         }
     }
     let mut codes = Code::ALL.iter();
     let code = codes.find(|code| entry["outcome"] == code.as_str());
     let meaning = code.map(|code| format!(": {}", code.title()));
-    words.join(" ") + &meaning.unwrap_or_default()
+    told.join(" ") + &meaning.unwrap_or_default()
 }
 
 /// Returns the distinctive part of an identifier.

@@ -6,7 +6,7 @@ use maud::{Markup, html};
 use serde_json::{Value, json};
 
 use super::notifications::rendered;
-use super::{Context, heading, items, listing, options};
+use super::{Context, heading, items, options};
 use crate::actions::path_segment;
 use crate::config::ProcessKind::Notify;
 use crate::processes::Call;
@@ -33,10 +33,9 @@ fn of_variants(template: &Value, member: &str) -> String {
 }
 
 pub(super) async fn list(context: &Context<'_>) -> Markup {
-    let answer = context.ask(Notify, "/admin/templates").await;
     html! {
         (heading("Templates"))
-        (listing("/templates", answer, ("templates", COLUMNS, "There is no template."), &[]))
+        (context.listing("/templates", (Notify, "/admin/templates"), ("templates", COLUMNS, "There is no template."), &[]).await)
     }
 }
 
@@ -66,9 +65,7 @@ pub(super) async fn one(context: &Context<'_>, name: &str) -> Markup {
         text => text.to_owned(),
     };
     let channel = match context.parameter("channel") {
-        "" => variants
-            .first()
-            .map_or(String::new(), |it| plain(&it["channel"])),
+        "" => plain(&template["variants"][0]["channel"]),
         channel => channel.to_owned(),
     };
     let of_channel = variants.iter().filter(|it| it["channel"] == channel);
@@ -123,21 +120,12 @@ const SUPPRESSED: &[Column] = &[
 ];
 
 fn removal(entry: &Value) -> Markup {
-    let (id, question) = (plain(&entry["id"]), "Send to this address again?");
-    action(
-        "suppression.remove",
-        "Remove",
-        &[("id", &id)],
-        question,
-        Tone::Bad,
-    )
+    let id = plain(&entry["id"]);
+    html! { (action("suppression.remove", "Remove", &[("id", &id)], "Send to this address again?", Tone::Bad)) }
 }
 
 pub(super) async fn suppression(context: &Context<'_>) -> Markup {
-    let parameters = ["hash", "cursor"].map(|name| (name, context.parameter(name)));
-    let answer = context
-        .list(Notify, "/admin/suppression", &parameters)
-        .await;
+    let parameters = context.parameters("hash cursor");
     let count = SUPPRESSED.len() - usize::from(!context.is_operator());
     html! {
         (heading("Suppression list"))
@@ -149,6 +137,6 @@ pub(super) async fn suppression(context: &Context<'_>) -> Markup {
             button type="submit" { "Search" }
         }
         p.muted #address-hint { "An address is hashed in this browser and not sent." }
-        (listing("/suppression", answer, ("entries", &SUPPRESSED[..count], "No address is suppressed."), &parameters))
+        (context.listing("/suppression", (Notify, "/admin/suppression"), ("entries", &SUPPRESSED[..count], "No address is suppressed."), &parameters).await)
     }
 }

@@ -3,11 +3,11 @@
 use maud::{Markup, html};
 use serde_json::Value;
 
-use super::{Context, heading, items, listing};
+use super::{Context, heading, items};
 use crate::actions::path_segment;
 use crate::config::ProcessKind::Auth;
 use crate::widgets::Cell::{Link, Of, Text, Time};
-use crate::widgets::{Column, Tone, action, badge, facts, first, mono, plain, time};
+use crate::widgets::{Column, Tone, action, badge, facts, first, mono, plain, time, words};
 
 const COLUMNS: &[Column] = &[
     ("E-mail address", Text("email")),
@@ -18,23 +18,22 @@ const COLUMNS: &[Column] = &[
 
 /// Returns the state of a user.
 fn status(user: &Value) -> Markup {
-    let status = plain(&user["status"]).to_lowercase().replace('_', " ");
     html! {
-        (badge(Tone::Plain, &status))
+        (badge(Tone::Plain, &words(&plain(&user["status"]))))
         @if user["enabled"] == false { " " (badge(Tone::Bad, "disabled")) }
         @if user["emailVerified"] == false { " " (badge(Tone::Plain, "address not verified")) }
     }
 }
 
 pub(super) async fn list(context: &Context<'_>) -> Markup {
-    let parameters = ["email", "cursor"].map(|name| (name, context.parameter(name)));
+    let parameters = context.parameters("email cursor");
     html! {
         (heading("Users"))
         form.filters action="/users" {
             label { "E-mail address begins with" input name="email" autocomplete="off" value=(context.parameter("email")); }
             button type="submit" { "Search" }
         }
-        (listing("/users", context.list(Auth, "/admin/users", &parameters).await, ("users", COLUMNS, "No user has such an address."), &parameters))
+        (context.listing("/users", (Auth, "/admin/users"), ("users", COLUMNS, "No user has such an address."), &parameters).await)
     }
 }
 

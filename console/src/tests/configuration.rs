@@ -112,7 +112,7 @@ async fn setup(gateways: &[(Gateway, &'static str)]) -> Setup {
         urls.push(url);
         names.push(name);
     }
-    let console = Console::before(&other, urls, received).await;
+    let console = Console::before(&other, urls, received, None).await;
     Setup {
         console,
         names,

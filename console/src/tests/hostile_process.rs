@@ -32,7 +32,7 @@ where
         .route("/admin/principal", post(verify))
         .fallback(answer);
     let process = serve(router).await;
-    Console::before(&process, vec![process.clone()], Arc::default()).await
+    Console::before(&process, vec![process.clone()], Arc::default(), None).await
 }
 
 async fn get(console: &Console, path: &str) -> (StatusCode, String) {

@@ -4,8 +4,8 @@ use super::FRAGMENTS;
 use crate::testing::{Answers, Console};
 
 /// The changes that take something away from somebody, or cannot be undone.
-const DANGEROUS: &str = "notification.cancel provider.pause suppression.remove upstream.eject upstream.drain \
-    user.disable user.sign_out user.reset_password user.remove_from_group";
+const DANGEROUS: &str = "notification.cancel provider.pause suppression.remove user.disable \
+    user.sign_out user.reset_password user.remove_from_group";
 
 /// Returns the values of an attribute in the tags that begin with a text; empty where it is absent.
 fn values<'h>(html: &'h str, tag: &str, attribute: &str) -> Vec<&'h str> {
@@ -55,6 +55,28 @@ async fn filter_is_a_link_to_the_page_without_it() {
         values(&html, "<input name=\"route\"", "value") == ["a&amp;b"],
         "{html}"
     );
+}
+
+#[tokio::test]
+async fn regions_and_cells_are_named_in_words() {
+    let console = Console::start(Answers::Hostile).await.sampled().await;
+    for fragment in FRAGMENTS {
+        let path = format!("/fragments/{fragment}");
+        let (_, html) = console.get(&path, "operator").await;
+        let mut names = values(&html, "<div class=\"scroll\"", "aria-label");
+        let is_title = |name: &str| name.starts_with(char::is_uppercase) && !name.contains('/');
+        assert!(
+            names.iter().all(|name| is_title(name)),
+            "{fragment}: {names:?}"
+        );
+        let count = names.len();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), count, "{fragment}: {names:?}");
+        // On a narrow window, rows are cards, whose values need the names of their columns.
+        let labels = values(&html, "<td", "data-label");
+        assert!(!labels.contains(&""), "{fragment}: {labels:?}");
+    }
 }
 
 #[tokio::test]

@@ -144,7 +144,7 @@ async fn person_may_read_on_while_no_gateway_answers() {
             }
         }
     }));
-    let console = Console::before(&stub, vec![gateway.await], received).await;
+    let console = Console::before(&stub, vec![gateway.await], received, None).await;
     let page = || console.get("/fragments/notifications", "token");
     assert_eq!(page().await.0, StatusCode::OK);
     is_away.store(true, Ordering::Relaxed);
