@@ -3,24 +3,7 @@
 
 use std::net::SocketAddr;
 
-use postern_harness::{Contract, Edge, Pools, RawClient};
-
-/// Returns a concrete path for each protected operation, with its method.
-pub(crate) fn protected() -> Vec<(String, String)> {
-    let fill = |path: &str| {
-        let parts = path
-            .split('/')
-            .map(|part| if part.starts_with('{') { "a1" } else { part });
-        parts.collect::<Vec<_>>().join("/")
-    };
-    let operations = Contract::shared()
-        .operations()
-        .iter()
-        .filter(|operation| operation.is_protected);
-    operations
-        .map(|operation| (operation.method.to_string(), fill(&operation.path)))
-        .collect()
-}
+use postern_harness::{Contract, Gateway, Origin, Pools, RawClient};
 
 /// Returns other spellings of a path that some server considers equal.
 fn spellings(path: &str) -> Vec<String> {
@@ -96,7 +79,9 @@ async fn is_refused(address: SocketAddr, request: &str) {
 
 /// Sends every request of the tables; none may reach a protected upstream.
 async fn every_hostile_request<F: Future<Output = ()>>(send: impl Fn(String) -> F) {
-    for (method, path) in protected() {
+    let operations = Contract::shared().operations.iter();
+    for operation in operations.filter(|operation| operation.is_protected) {
+        let (method, path) = (&operation.method, operation.sample_path());
         let host = "Host: localhost\r\n";
         for spelling in spellings(&path) {
             let line = format!("{method} {spelling} HTTP/1.1\r\n");
@@ -119,10 +104,12 @@ async fn every_hostile_request<F: Future<Output = ()>>(send: impl Fn(String) -> 
 #[tokio::test]
 async fn no_request_variant_passes_without_a_token() {
     let pools = Pools::start().await;
-    let edge = Edge::start(&pools.env()).await;
-    let address = edge.client().address();
+    let upstream = Origin::start().await;
+    let config = Gateway::config(upstream.address());
+    let gateway = Gateway::start(&config, &pools.env()).await;
+    let address = gateway.client().address();
     every_hostile_request(|request| async move { is_refused(address, &request).await }).await;
     // No rejected request reached an upstream.
-    assert_eq!(edge.upstream.seen().len(), 0);
-    edge.stop().await;
+    assert_eq!(upstream.seen().len(), 0);
+    gateway.stop().await;
 }

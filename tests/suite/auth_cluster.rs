@@ -2,7 +2,6 @@
 //! suspended.
 
 use postern_harness::config_file::ConfigFile;
-use postern_harness::json;
 use postern_harness::paths::conf;
 use postern_harness::process::{Program, Running};
 use postern_harness::public_api::text;
@@ -45,13 +44,11 @@ pub(crate) struct Changes {
     pub(crate) confirm: Option<&'static str>,
 }
 
-// === impl AuthCluster ===
-
 impl AuthCluster {
     pub(crate) async fn start() -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
-        std::os::unix::fs::symlink(conf(), folder.path().join("conf"))
-            .expect("the folder can be written");
+        let linked = std::os::unix::fs::symlink(conf(), folder.path().join("conf"));
+        linked.expect("the folder can be written");
         let port = ports::free(13);
         let standalone = Program::of_workspace("postern", folder.path());
         let standalone = standalone.args(["--data-dir", "var", "--port", &port.to_string()]);
@@ -91,40 +88,40 @@ impl AuthCluster {
         }
     }
 
+    /// Starts two replicas.
+    pub(crate) async fn pair(&self, changes: &Changes) -> [Replica; 2] {
+        [self.replica(changes).await, self.replica(changes).await]
+    }
+
     /// Returns the shipped configuration with the addresses of this cluster. The social provider
     /// redirects to standalone's callback address; the tests use its path only.
     fn config(&self, listen: u16, admin: u16, changes: &Changes) -> ConfigFile {
-        let address = |name: &str| self.surface.env(name).to_owned();
-        let cache = changes.cache.clone().unwrap_or_else(|| self.redis.url());
-        let database = changes.database.as_ref().unwrap_or(&self.database.url);
+        let address = |name: &str| self.surface.env(name);
+        let (cache, database) = (self.redis.url(), &self.database.url);
+        let actor = changes.actor_service.as_deref();
         let file = ConfigFile::of_repository("auth.toml")
             .replace_port(8501, listen)
             .replace_port(8510, admin)
             .replace_port(8500, self.port)
-            .social_provider(&address("POSTERN_SOCIAL_URL"))
+            .social_provider(address("POSTERN_SOCIAL_URL"))
             .set("notices", "false")
-            .set("database", &quoted(database))
-            .set("cache", &quoted(&cache));
-        let actor = changes
-            .actor_service
-            .clone()
-            .unwrap_or_else(|| address("POSTERN_ACTOR_URL"));
-        let notify = address("POSTERN_NOTIFY_URL");
-        let file = file
-            .set("actor_service", &quoted(&actor))
-            .set("notification_service", &quoted(&notify));
+            .set_text("database", changes.database.as_ref().unwrap_or(database))
+            .set_text("cache", changes.cache.as_ref().unwrap_or(&cache))
+            .set_text(
+                "actor_service",
+                actor.unwrap_or_else(|| address("POSTERN_ACTOR_URL")),
+            )
+            .set_text("notification_service", address("POSTERN_NOTIFY_URL"));
         let file = match changes.confirm {
-            Some(confirm) => file.insert("confirm", &quoted(confirm)),
+            Some(confirm) => file.insert("confirm", &format!("\"{confirm}\"")),
             None => file,
         };
         match changes.filter {
-            Some(filter) => file.set("filter", &quoted(filter)),
+            Some(filter) => file.set_text("filter", filter),
             None => file,
         }
     }
 }
-
-// === impl Replica ===
 
 impl Replica {
     pub(crate) async fn post(&self, path: &str, body: &Value) -> Answer {
@@ -132,14 +129,6 @@ impl Replica {
     }
 
     pub(crate) async fn refresh(&self, tokens: &Value) -> Answer {
-        self.post(
-            "/auth/tokens/refresh",
-            &json!({"refreshToken": text(tokens, "refreshToken")}),
-        )
-        .await
+        self.surface.refresh(text(tokens, "refreshToken")).await
     }
-}
-
-fn quoted(value: &str) -> String {
-    format!("\"{value}\"")
 }

@@ -8,6 +8,7 @@ use tokio_util::sync::CancellationToken;
 
 use aws_lc_rs::hmac;
 use aws_sdk_cognitoidentityprovider::Client as Admin;
+use aws_sdk_cognitoidentityprovider::config::Credentials;
 use aws_sdk_cognitoidentityprovider::types::{
     AuthFlowType, ExplicitAuthFlowsType, SoftwareTokenMfaSettingsType,
 };
@@ -37,8 +38,6 @@ struct Foreign {
     _folder: TempDir,
     _moto: Peer,
 }
-
-// === impl Foreign ===
 
 impl Foreign {
     async fn start() -> Self {
@@ -147,11 +146,7 @@ async fn create_pool(admin: &Admin, env: &mut BTreeMap<&'static str, String>) {
 }
 
 fn keys() -> AwsCredentials {
-    AwsCredentials::Static {
-        access_key_id: "testing".to_owned(),
-        secret_access_key: "testing".into(),
-        session_token: None,
-    }
+    AwsCredentials::Static(Credentials::new("testing", "testing", None, None, "tests"))
 }
 
 fn variables(endpoint: &str) -> BTreeMap<&'static str, String> {

@@ -32,8 +32,6 @@ struct Race<'a> {
     wins: [AtomicUsize; TOKENS],
 }
 
-// === impl Race ===
-
 impl Race<'_> {
     async fn run(&self, tokens: Range<usize>) {
         let callers = (0..CALLERS).map(|caller| {
@@ -87,10 +85,7 @@ async fn token_has_one_winner_over_fail_over_and_fail_back() {
         cache: Some(redis.url()),
         ..Changes::default()
     };
-    let replicas = [
-        cluster.replica(&changes).await,
-        cluster.replica(&changes).await,
-    ];
+    let replicas = cluster.pair(&changes).await;
     let mut tokens = Vec::new();
     for number in 0..TOKENS {
         tokens.push(sign_in(&replicas[number % 2]).await.expect("signed in"));

@@ -4,9 +4,9 @@
 use std::time::{Duration, Instant};
 
 use postern_harness::json;
-use postern_harness::public_api::{PASSWORD, text};
+use postern_harness::public_api::{credentials, text};
+use postern_harness::wait::until;
 use postern_harness::{Answer, Person};
-use serde_json::Value;
 
 use crate::auth_cluster::{AuthCluster, Changes, Replica};
 
@@ -23,8 +23,6 @@ struct Calls<'a> {
     ada: Person,
 }
 
-// === impl Calls ===
-
 impl Calls<'_> {
     /// Sends a request of this name; `token` is that of an exchange.
     async fn send(&self, name: &str, token: &str) -> Answer {
@@ -36,17 +34,18 @@ impl Calls<'_> {
                 return begun.send().await;
             }
             "refresh" => return self.replica.refresh(&self.ada.tokens).await,
-            "login" => (
-                "/auth/login",
-                json!({"email": self.ada.email, "password": PASSWORD}),
-            ),
-            "register" => (
-                "/auth/register",
-                json!({"email": new, "password": PASSWORD}),
-            ),
+            "login" => ("/auth/login", credentials(&self.ada.email)),
+            "register" => ("/auth/register", credentials(&new)),
             _ => ("/auth/tokens/exchange", json!({"temporaryToken": token})),
         };
         self.replica.post(path, &body).await
+    }
+
+    /// Sends requests until the response has this status: an open circuit breaker admits a call from
+    /// time to time.
+    async fn until_status(&self, status: u16, name: &str, token: &str) {
+        let recovered = async || self.send(name, token).await.status == status;
+        until(&format!("{name} is {status}"), recovered).await;
     }
 
     /// Asserts that requests of these names are answered with 503.
@@ -70,30 +69,12 @@ async fn assert_unavailable(what: &str, send: impl AsyncFn() -> Answer) {
         let refusal = answer.problem(503, "unavailable");
         assert!(refusal.headers.contains_key("retry-after"), "{what}");
         if began.elapsed() < Duration::from_secs(1) {
-            postern_harness::note(&format!(
-                "{what}: 503 after {} ms",
-                took[took.len() - 1].as_millis()
-            ));
+            let ms = began.elapsed().as_millis();
+            postern_harness::note(&format!("{what}: 503 after {ms} ms"));
             return;
         }
     }
     panic!("{what}: 503 after {took:?}");
-}
-
-/// Sends requests until the response has this status, because an open circuit breaker admits a call
-/// from time to time.
-async fn wait_for_status(status: u16, send: impl AsyncFn() -> Answer) -> Value {
-    let polled = async {
-        loop {
-            let answer = send().await;
-            if answer.status == status {
-                return answer.json();
-            }
-        }
-    };
-    tokio::time::timeout(Duration::from_secs(60), polled)
-        .await
-        .expect("the dependency recovers")
 }
 
 #[tokio::test]
@@ -120,16 +101,14 @@ async fn redis_outage_fails_only_operations_that_need_it() {
         let refreshed = replica.refresh(&calls.ada.tokens).await.expect(200).json();
         let body = json!({"refreshToken": text(&refreshed, "refreshToken")});
         let _ = replica.post("/auth/logout", &body).await.expect(204);
-        let _ = replica
-            .refresh(&refreshed)
-            .await
-            .problem(401, "invalid_refresh_token");
+        let again = replica.refresh(&refreshed).await;
+        let _ = again.problem(401, "invalid_refresh_token");
         match fault {
             Fault::Suspended => cluster.redis.signal("CONT").await,
             Fault::Killed => cluster.redis.restart().await,
         }
         let unknown = "A".repeat(43);
-        wait_for_status(401, async || calls.send("exchange", &unknown).await).await;
+        calls.until_status(401, "exchange", &unknown).await;
         let exchanged = calls.send("exchange", &token).await;
         if fault == Fault::Killed {
             // Redis has lost the token, so it cannot be exchanged.
@@ -165,7 +144,7 @@ async fn pool_outage_fails_only_operations_that_need_it() {
         if fault == Fault::Suspended {
             let _ = calls.send("exchange", &token).await.expect(200);
             cluster.standalone.signal("CONT").await;
-            wait_for_status(200, async || calls.send("login", "").await).await;
+            calls.until_status(200, "login", "").await;
         }
     }
     let _ = replica.running.stop("TERM").await;

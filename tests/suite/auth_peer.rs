@@ -10,12 +10,11 @@ use postern_core::config::Env;
 use postern_harness::json;
 use postern_harness::paths::repository;
 use postern_harness::peer::Peer;
-use postern_harness::public_api::text;
+use postern_harness::public_api::landed;
 use postern_harness::{Client, PublicApi, Standalone};
 use serde_json::Value;
-use sqlx::Row;
 use tempfile::TempDir;
-use url::Url;
+use url::{Position, Url};
 
 use crate::auth_upstream;
 
@@ -31,8 +30,6 @@ struct AuthWithPeer {
 
 /// Providers besides the first one: name, habits, and lines of the configuration.
 type Further = (&'static str, &'static [&'static str], &'static str);
-
-// === impl AuthWithPeer ===
 
 impl AuthWithPeer {
     /// Starts the upstream with a provider, and further ones.
@@ -71,29 +68,23 @@ impl AuthWithPeer {
         }
     }
 
-    /// Signs in as a browser does, and returns the parameter that the UI receives in the fragment.
-    async fn sign_in(&self, who: &str) -> (String, String) {
+    /// Signs in as a browser does, and returns the temporary token that the UI receives, or the error.
+    async fn sign_in(&self, who: &str) -> Result<String, String> {
         self.sign_in_at("peer", who).await
     }
 
     /// Signs in at a provider.
-    async fn sign_in_at(&self, provider: &str, who: &str) -> (String, String) {
+    async fn sign_in_at(&self, provider: &str, who: &str) -> Result<String, String> {
         let client = self.surface.client();
         let path = format!("/auth/social/login?provider={provider}");
         let started = client.fetch(&path, 302).await;
         let (back, form) = follow(&started.header("location"), who).await;
-        let path = format!("{}?{}", back.path(), back.query().unwrap_or_default());
-        let landed = match form {
-            Some(form) => client.post(&path).body(FORM, form).send().await,
-            None => client.get(&path).send().await,
+        let path = &back[Position::BeforePath..Position::AfterQuery];
+        let back = match form {
+            Some(form) => client.post(path).body(FORM, form).send().await,
+            None => client.get(path).send().await,
         };
-        let landed = landed.expect(302);
-        let ui = Url::parse(&landed.header("location")).expect("a redirect is a URL");
-        let (name, value) = ui
-            .fragment()
-            .and_then(|pair| pair.split_once('='))
-            .expect("a fragment");
-        (name.to_owned(), value.to_owned())
+        landed(&back)
     }
 
     async fn exchange(&self, token: &str) -> Value {
@@ -119,15 +110,14 @@ fn environment(surface: &PublicApi) -> Env {
         .expect("random bytes are generated")
         .expose();
     let password = surface.env("POSTERN_SERVICE_AUTH_PASSWORD").to_owned();
-    for (name, value) in [
+    let own = [
         ("IDP_SERVICE_ACCOUNT_USERNAME", "auth".to_owned()),
         ("IDP_SERVICE_ACCOUNT_PASSWORD", password),
         ("SOCIAL_OAUTH2_CLIENT_ID", "peer-client".to_owned()),
         ("SOCIAL_OAUTH2_CLIENT_SECRET", "peer-secret".to_owned()),
         ("SOCIAL_REFRESH_TOKEN_ENCRYPTION_KEY", STANDARD.encode(key)),
-    ] {
-        all.insert(name.to_owned(), value);
-    }
+    ];
+    all.extend(own.map(|(name, value)| (name.to_owned(), value)));
     all.into_iter().collect()
 }
 
@@ -190,12 +180,9 @@ fn hidden_fields(page: &str) -> String {
 /// Providers as Apple, LinkedIn, Twitch and Entra ID are, beside one as Google is.
 #[tokio::test]
 async fn users_of_providers_sign_in() {
+    let response_mode = "parameters = { response_mode = 'form_post' }";
     let further: [Further; 3] = [
-        (
-            "posting",
-            &["post"],
-            "parameters = { response_mode = 'form_post' }",
-        ),
+        ("posting", &["post"], response_mode),
         ("odd", &["post", "odd"], "scopes = ['openid', 'email']"),
         ("large", &["large"], "nonce = false"),
     ];
@@ -209,14 +196,13 @@ async fn users_of_providers_sign_in() {
 async fn habits_work_side_by_side(peered: &AuthWithPeer) {
     let mut subjects = BTreeSet::new();
     for provider in ["peer", "posting", "odd", "large"] {
-        let (name, token) = peered.sign_in_at(provider, "ada").await;
-        assert_eq!(name, "temporaryToken", "{provider}: {token}");
+        let token = peered.sign_in_at(provider, "ada").await.expect(provider);
         let user = &peered.exchange(&token).await["user"];
         assert_eq!(user["provider"], provider);
         assert_eq!(user["email"], "ada.peer@example.com");
         subjects.insert(user["userId"].to_string());
         let cancelled = peered.sign_in_at(provider, "nobody").await;
-        assert_eq!(cancelled, ("error".to_owned(), "access_denied".to_owned()));
+        assert_eq!(cancelled, Err("access_denied".to_owned()));
     }
     assert_eq!(subjects.len(), 1, "all are authoritative for the address");
     let client = peered.surface.client();
@@ -226,8 +212,7 @@ async fn habits_work_side_by_side(peered: &AuthWithPeer) {
 }
 
 async fn users_of_a_provider_sign_in(peered: &AuthWithPeer) {
-    let (name, token) = peered.sign_in("ada").await;
-    assert_eq!(name, "temporaryToken", "{token}");
+    let token = peered.sign_in("ada").await.expect("signed in");
     let exchanged = peered.exchange(&token).await;
     let user = &exchanged["user"];
     assert_members(
@@ -235,54 +220,33 @@ async fn users_of_a_provider_sign_in(peered: &AuthWithPeer) {
         &json!({"email": "ada.peer@example.com", "emailVerified": true}),
     );
     assert_members(user, &json!({"name": "Ada Lovelace", "provider": "peer"}));
-    let ada = peered
-        .surface
-        .person("ada.peer@example.com", exchanged["tokens"].clone())
-        .await;
+    let tokens = exchanged["tokens"].clone();
+    let ada = peered.surface.person("ada.peer@example.com", tokens).await;
     assert_eq!(user["userId"], ada.id.as_str());
     // A second sign-in is the same user. Another user of the provider, without a verified address,
     // must prove it first.
-    let (_, again) = peered.sign_in("ada").await;
-    assert_eq!(
-        peered.exchange(&again).await["user"]["userId"],
-        ada.id.as_str()
-    );
-    let (_, eve) = peered.sign_in("eve").await;
+    let again = peered.sign_in("ada").await.expect("signed in");
+    let again = peered.exchange(&again).await;
+    assert_eq!(again["user"]["userId"], ada.id.as_str());
+    let eve = peered.sign_in("eve").await.expect("signed in");
     let required = peered.surface.exchange(&eve).await.expect(401).json();
     assert_eq!(required["challenge"]["name"], "CONFIRM_ADDRESS");
-    let mail = peered.surface.mailbox().to("eve.peer@example.com").await;
-    let mail = text(&mail, "text").to_owned();
-    let code: String = mail.chars().filter(char::is_ascii_digit).collect();
+    let code = peered.surface.mailbox().code("eve.peer@example.com").await;
     let answer = json!({ "session": required["challenge"]["session"], "code": code });
     let client = peered.surface.client();
     let tokens = client.posted("/auth/challenge", &answer, 200).await;
-    let tokens = tokens.json();
-    peered
-        .surface
-        .person("eve.peer@example.com", tokens.clone())
-        .await;
+    let eve = peered.surface.person("eve.peer@example.com", tokens.json());
+    eve.await;
     // The provider's refresh tokens are stored sealed.
     let path = peered.folder.path().join("auth.db");
-    let store = sqlx::SqlitePool::connect(&format!("sqlite://{}", path.display()))
-        .await
-        .expect("the store");
-    let rows = sqlx::query(
-        "SELECT refresh_token FROM auth_social_identities WHERE refresh_token IS NOT NULL",
-    )
-    .fetch_all(&store)
-    .await;
-    let sealed: Vec<String> = rows
-        .expect("the rows are read")
-        .iter()
-        .map(|row| row.get("refresh_token"))
-        .collect();
+    let store = sqlx::SqlitePool::connect(&format!("sqlite://{}", path.display())).await;
+    let query = "SELECT refresh_token FROM auth_social_identities WHERE refresh_token IS NOT NULL";
+    let store = store.expect("the store");
+    let rows = sqlx::query_scalar(query).fetch_all(&store).await;
+    let sealed: Vec<String> = rows.expect("the rows are read");
     assert_eq!(sealed.len(), 2, "one with tokens at once, one after a code");
-    assert!(
-        sealed
-            .iter()
-            .all(|text| text.starts_with("v1.") && text.split('.').count() == 4),
-        "{sealed:?}"
-    );
+    let is_sealed = |text: &String| text.starts_with("v1.") && text.split('.').count() == 4;
+    assert!(sealed.iter().all(is_sealed), "{sealed:?}");
 }
 
 async fn code_is_bound_to_its_sign_in(peered: &AuthWithPeer) {
@@ -300,29 +264,11 @@ async fn code_is_bound_to_its_sign_in(peered: &AuthWithPeer) {
         let is_state = name == "state";
         mixed.append_pair(&name, if is_state { &other } else { &value });
     }
-    let query = mixed.finish();
-    let landed = client
-        .fetch(&format!("/auth/social/login/callback?{query}"), 302)
-        .await;
-    assert!(
-        landed.header("location").ends_with("#error=provider_error"),
-        "{}",
-        landed.header("location")
-    );
+    let mixed = format!("/auth/social/login/callback?{}", mixed.finish());
     // The state is used up.
-    let back = &backs[1];
-    let again = client
-        .get(&format!(
-            "{}?{}",
-            back.path(),
-            back.query().expect("a query")
-        ))
-        .send()
-        .await;
-    assert!(
-        again
-            .expect(302)
-            .header("location")
-            .ends_with("#error=invalid_state")
-    );
+    let again = &backs[1][Position::BeforePath..Position::AfterQuery];
+    for (path, error) in [(&*mixed, "provider_error"), (again, "invalid_state")] {
+        let back = client.get(path).send().await;
+        assert_eq!(landed(&back), Err(error.to_owned()));
+    }
 }

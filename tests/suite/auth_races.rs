@@ -1,12 +1,12 @@
 //! The same request at two replicas at once. `POSTERN_TEST_RACES` sets the number of repetitions
 //! (default 5; 200 take ten minutes).
 
-use base64::Engine;
-use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use futures_util::StreamExt;
 use futures_util::stream;
 use postern_harness::json;
-use postern_harness::public_api::{PASSWORD, landed, text};
+use postern_harness::pools::subject;
+use postern_harness::public_api::{PASSWORD, credentials, landed, text};
+use postern_harness::wait::answer;
 use postern_harness::{Answer, note};
 use serde_json::Value;
 
@@ -45,8 +45,6 @@ struct Pairs {
     confirming: [Replica; 2],
 }
 
-// === impl Pairs ===
-
 impl Pairs {
     async fn start() -> Self {
         let cluster = AuthCluster::start().await;
@@ -55,10 +53,7 @@ impl Pairs {
                 confirm,
                 ..Changes::default()
             };
-            [
-                cluster.replica(&changes).await,
-                cluster.replica(&changes).await,
-            ]
+            cluster.pair(&changes).await
         };
         Self {
             plain: pair(None).await,
@@ -69,20 +64,16 @@ impl Pairs {
 
     /// Returns the code in the last mail to an address.
     async fn code(&self, email: &str) -> String {
-        let mail = self.cluster.surface.mailbox().to(email).await;
-        let words = text(&mail, "text").split_whitespace();
-        let mut codes = words.filter(|word| word.len() == 8 && word.parse::<u32>().is_ok());
-        codes.next().expect("a code").to_owned()
+        self.cluster.surface.mailbox().code(email).await
     }
 
     /// Waits for a mail with another code.
     async fn code_after(&self, email: &str, last: &str) -> String {
-        loop {
-            let code = self.code(email).await;
-            if code != last {
-                return code;
-            }
-        }
+        answer(async || match self.code(email).await {
+            code if code != last => Ok(code),
+            _ => Err(format!("no other code than {last}")),
+        })
+        .await
     }
 
     async fn ask_for_reset(&self, email: &str) {
@@ -96,9 +87,7 @@ impl Pairs {
     async fn social_session(&self, email: &str) -> Value {
         let who = [("person", "other"), ("name", "Sue"), ("email", email)];
         let replica = &self.plain[0];
-        let back = replica.surface.social_callback(&who, None).await;
-        let path = format!("{}?{}", back.path(), back.query().unwrap_or_default());
-        let token = landed(&replica.surface.client().get(&path).send().await);
+        let token = replica.surface.social_sign_in(&who, None).await;
         let body = json!({"temporaryToken": token.expect("a token")});
         let asked = answered(replica, "/auth/tokens/exchange", &body).await;
         let asked = asked.expect(401).json();
@@ -110,7 +99,7 @@ impl Pairs {
     async fn reset_and_link(&self, number: usize) {
         let [one, two] = &self.plain;
         let email = format!("l{number}@elsewhere.org");
-        let body = json!({"email": email, "password": PASSWORD});
+        let body = credentials(&email);
         let _ = answered(one, "/auth/register", &body).await.expect(201);
         let set = |code: &str| {
             let body = json!({"email": email, "code": code, "newPassword": PASSWORD});
@@ -123,8 +112,8 @@ impl Pairs {
         let link = self.code_after(&email, &first).await;
         self.ask_for_reset(&email).await;
         let reset = self.code_after(&email, &link).await;
-        let answer = json!({"session": session, "code": link});
-        let (linked, _) = tokio::join!(answered(one, "/auth/challenge", &answer), set(&reset));
+        let body = json!({"session": session, "code": link});
+        let (linked, _) = tokio::join!(answered(one, "/auth/challenge", &body), set(&reset));
         if linked.status == 200 {
             let body = json!({"refreshToken": text(&linked.json(), "refreshToken")});
             let refused = answered(two, "/auth/tokens/refresh", &body).await;
@@ -178,7 +167,7 @@ impl Pairs {
 
     async fn confirm(&self, number: usize) {
         let email = format!("c{number}@example.com");
-        let body = json!({"email": email, "password": PASSWORD});
+        let body = credentials(&email);
         let asked = answered(&self.confirming[number % 2], "/auth/register", &body).await;
         let asked = asked.expect(401).json();
         let (session, code) = (&asked["challenge"]["session"], self.code(&email).await);
@@ -195,8 +184,7 @@ impl Pairs {
             ("email_verified", "true"),
         ];
         let replica = &self.plain[number % 2];
-        let back = replica.surface.social_callback(&who, None).await;
-        let path = format!("{}?{}", back.path(), back.query().unwrap_or_default());
+        let path = replica.surface.social_callback(&who, None).await;
         let [one, two] = &self.plain;
         let callback =
             async |replica: &Replica| landed(&replica.surface.client().get(&path).send().await);
@@ -245,19 +233,16 @@ async fn win(race: &Race, [one, two]: &[Replica; 2], bodies: &[Value; 2]) -> (Va
         }
     }
     assert_eq!(winners.len(), *count, "{path}: winners");
-    let mut subjects: Vec<_> = winners.iter().map(|(won, _)| subject(won)).collect();
+    let mut subjects: Vec<_> = winners.iter().map(|(won, _)| subject_of(won)).collect();
     subjects.dedup();
     assert_eq!(subjects.len(), 1, "{path}: {subjects:?}");
     winners.remove(0)
 }
 
 /// Returns the subject of the tokens in an answer, if there are any.
-fn subject(answer: &Value) -> Option<Value> {
+fn subject_of(answer: &Value) -> Option<String> {
     let tokens = answer.get("tokens").unwrap_or(answer);
-    let payload = tokens["accessToken"].as_str()?.split('.').nth(1)?;
-    let payload = URL_SAFE_NO_PAD.decode(payload).expect("base64url");
-    let claims: Value = serde_json::from_slice(&payload).expect("JSON");
-    Some(claims["sub"].clone())
+    tokens["accessToken"].as_str().map(subject)
 }
 
 #[tokio::test]

@@ -1,73 +1,51 @@
 //! How large Postern may be. A part that grows is a decision: the test fails when a ceiling is
 //! exceeded, and nothing lowers the ceilings by itself.
 
+use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use postern_harness::paths::repository;
+use postern_harness::systems::succeed;
 use serde_json::Value;
 
-/// The largest permitted value of each count.
-const CEILINGS: Sizes = Sizes {
-    product_lines: 70_500,
-    test_lines: 64_000,
-    rust_lines: 167_400,
-    markdown_files: 36,
-    markdown_words: 49_000,
-    configuration_keys: 431,
-    locked_packages: 534,
-};
+/// The largest permitted value of each count. Tables that `bench` writes are not counted.
+const CEILINGS: [(&str, usize); 7] = [
+    // Rust without comments, blank lines and tests.
+    ("product_lines", 68_000),
+    // Rust of tests without comments and blank lines; all of `tests` and `bench`.
+    ("test_lines", 61_400),
+    // All lines of Rust files, the empty one after the last line break included.
+    ("rust_lines", 159_300),
+    ("markdown_files", 36),
+    ("markdown_words", 49_000),
+    // Properties of all objects in the `*.schema.json`.
+    ("configuration_keys", 430),
+    ("locked_packages", 534),
+];
 
-/// What there is to own. Tables that `bench` writes are not counted.
-#[derive(Debug, Default)]
-struct Sizes {
-    /// Rust without comments, blank lines and tests.
-    product_lines: usize,
-    /// Rust of tests without comments and blank lines; all of `tests` and `bench`.
-    test_lines: usize,
-    /// All lines of Rust files, the empty one after the last line break included.
-    rust_lines: usize,
-    markdown_files: usize,
-    markdown_words: usize,
-    /// Properties of all objects in the `*.schema.json`.
-    configuration_keys: usize,
-    locked_packages: usize,
-}
-
-fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR"))
-        .parent()
-        .expect("tests/ is in the workspace")
-}
+/// What there is to own.
+type Sizes = BTreeMap<&'static str, usize>;
 
 /// Returns the files that git knows, relative to the root.
 fn files() -> Vec<PathBuf> {
-    let output = Command::new("git")
-        .args(["ls-files", "-z"])
-        .current_dir(root())
-        .output()
-        .expect("git runs");
-    let names = String::from_utf8(output.stdout).expect("UTF-8");
-    names
-        .split_terminator('\0')
-        .map(PathBuf::from)
-        .filter(|file| root().join(file).is_file())
-        .collect()
+    let mut git = Command::new("git");
+    let names = succeed(git.args(["ls-files", "-z"]).current_dir(repository()));
+    let files = names.split_terminator('\0').map(PathBuf::from);
+    let exists = |file: &PathBuf| repository().join(file).is_file();
+    files.filter(exists).collect()
 }
 
 /// Whether a Rust file is a test by its path.
 fn is_test(file: &Path) -> bool {
-    let names: Vec<&str> = file
-        .iter()
-        .filter_map(|name| name.to_str())
-        .map(|name| name.trim_end_matches(".rs"))
-        .collect();
+    let names = file.iter().filter_map(|name| name.to_str());
+    let names: Vec<&str> = names.map(|name| name.trim_end_matches(".rs")).collect();
     let stem = names.last().copied().unwrap_or_default();
+    let tests = ["test", "tests", "testing", "benches", "suite", "fuzz"];
     ["tests", "bench"].contains(&names[0])
         || stem.ends_with("_test")
         || stem.ends_with("_tests")
-        || names
-            .iter()
-            .any(|name| ["test", "tests", "testing", "benches", "suite", "fuzz"].contains(name))
+        || names.iter().any(|name| tests.contains(name))
 }
 
 fn count_rust(file: &Path, text: &str, sizes: &mut Sizes) {
@@ -76,15 +54,17 @@ fn count_rust(file: &Path, text: &str, sizes: &mut Sizes) {
     for line in text.split('\n') {
         let code = line.trim();
         in_tests |= code.starts_with("#[cfg(test)]");
-        sizes.rust_lines += 1;
+        *sizes.entry("rust_lines").or_default() += 1;
         if code.is_empty() || code.starts_with("//") {
             continue;
         }
-        if is_test_file || in_tests {
-            sizes.test_lines += 1;
+        let is_test_line = is_test_file || in_tests;
+        let kind = if is_test_line {
+            "test_lines"
         } else {
-            sizes.product_lines += 1;
-        }
+            "product_lines"
+        };
+        *sizes.entry(kind).or_default() += 1;
         if line.trim_end() == "}" || (code.starts_with("mod ") && code.ends_with(';')) {
             in_tests = false;
         }
@@ -103,22 +83,26 @@ fn properties(schema: &Value) -> usize {
 }
 
 fn count() -> Sizes {
-    let mut sizes = Sizes::default();
+    let mut sizes = Sizes::new();
     for file in files() {
         let name = file.to_str().unwrap_or_default();
         let read = || {
-            String::from_utf8_lossy(&std::fs::read(root().join(&file)).expect("a file"))
-                .into_owned()
+            let bytes = std::fs::read(repository().join(&file)).expect("a file");
+            String::from_utf8_lossy(&bytes).into_owned()
         };
+        let mut add = |count, more| *sizes.entry(count).or_default() += more;
         if name.ends_with(".rs") {
             count_rust(&file, &read(), &mut sizes);
         } else if name.ends_with(".md") && !name.starts_with("bench/results/") {
-            sizes.markdown_files += 1;
-            sizes.markdown_words += read().split_whitespace().count();
+            add("markdown_files", 1);
+            add("markdown_words", read().split_whitespace().count());
         } else if name.ends_with(".schema.json") {
-            sizes.configuration_keys += properties(&read().parse().expect("JSON"));
+            add(
+                "configuration_keys",
+                properties(&read().parse().expect("JSON")),
+            );
         } else if name == "Cargo.lock" {
-            sizes.locked_packages = read().matches("[[package]]").count();
+            add("locked_packages", read().matches("[[package]]").count());
         }
     }
     sizes
@@ -127,33 +111,8 @@ fn count() -> Sizes {
 #[test]
 fn sizes_are_below_their_ceilings() {
     let now = count();
-    let pairs = [
-        ("product_lines", now.product_lines, CEILINGS.product_lines),
-        ("test_lines", now.test_lines, CEILINGS.test_lines),
-        ("rust_lines", now.rust_lines, CEILINGS.rust_lines),
-        (
-            "markdown_files",
-            now.markdown_files,
-            CEILINGS.markdown_files,
-        ),
-        (
-            "markdown_words",
-            now.markdown_words,
-            CEILINGS.markdown_words,
-        ),
-        (
-            "configuration_keys",
-            now.configuration_keys,
-            CEILINGS.configuration_keys,
-        ),
-        (
-            "locked_packages",
-            now.locked_packages,
-            CEILINGS.locked_packages,
-        ),
-    ];
-    for (name, is, ceiling) in pairs {
-        assert!(is > 0, "{name} were not counted");
+    for (name, ceiling) in CEILINGS {
+        let is = now[name];
         assert!(
             is <= ceiling,
             "{name}: {is}, the ceiling is {ceiling}. Raising one needs an ADR (tests/suite/ceilings.rs): {now:?}"

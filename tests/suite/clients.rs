@@ -2,10 +2,10 @@
 //! `proxy/src/tests/grpc_peer.rs`.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 use std::process::Command;
 
 use postern_harness::Origin;
+use postern_harness::paths::{peer, repository};
 use postern_harness::systems::succeed;
 use postern_harness::{Browser, Gateway, Pools, skipped};
 
@@ -43,8 +43,7 @@ async fn start() -> (Pools, Origin, Gateway) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn every_client_of_the_world_is_served() {
-    let peers = Path::new(env!("CARGO_MANIFEST_DIR"));
-    if !peers.join(".peers/clients/installed").exists() {
+    if !peer("clients/installed").exists() {
         // `tests/run` installs them.
         let is_run = std::env::var_os("POSTERN_TEST_SKIPPED").is_some();
         assert!(!is_run, "tests/peers/clients/install has not succeeded");
@@ -52,21 +51,14 @@ async fn every_client_of_the_world_is_served() {
         return skipped(test, "run tests/peers/clients/install first");
     }
     let (_pools, upstream, gateway) = start().await;
-    let url = gateway
-        .client()
-        .base()
-        .join("/world?q=a%20b")
-        .expect("a URL");
-    let mut run = Command::new(peers.join("peers/clients/run"));
-    run.arg(url.as_str());
+    let mut run = Command::new(repository().join("tests/peers/clients/run"));
+    run.arg(format!("{}world?q=a%20b", gateway.client().base()));
     let printed = tokio::task::spawn_blocking(move || succeed(&mut run)).await;
     let printed = printed.expect("the clients end");
     let mut statuses: Vec<&str> = printed.lines().collect();
     statuses.sort_unstable();
-    let mut expected: Vec<String> = CLIENTS
-        .iter()
-        .flat_map(|client| ["GET", "HEAD", "POST"].map(|it| format!("{client} {it} 200")))
-        .collect();
+    let of_client = |client| ["GET", "HEAD", "POST"].map(|it| format!("{client} {it} 200"));
+    let mut expected = CLIENTS.map(of_client).concat();
     expected.sort_unstable();
     assert_eq!(statuses, expected, "{printed}");
     let mut bodies = BTreeMap::new();
@@ -74,8 +66,10 @@ async fn every_client_of_the_world_is_served() {
         assert_eq!(seen.target, "/world?q=a%20b");
         *bodies.entry((seen.method, seen.body)).or_insert(0) += 1;
     }
-    let count =
-        |method: &str, body: &'static str| ((method.to_owned(), body.into()), CLIENTS.len());
+    let count = |method: &str, body: &'static str| {
+        let request = (method.to_owned(), body.into());
+        (request, CLIENTS.len())
+    };
     let expected = [count("GET", ""), count("HEAD", ""), count("POST", "hello")];
     assert_eq!(bodies, BTreeMap::from(expected));
     gateway.stop().await;
@@ -90,9 +84,8 @@ async fn browser_is_served_with_any_query() {
     let (_pools, upstream, gateway) = start().await;
     let printable: String = (' '..='~').filter(|it| !"#%&".contains(*it)).collect();
     let base = gateway.client().base();
-    browser
-        .open(&format!("{base}world?q={printable}%&r=%E9%00"))
-        .await;
+    let url = format!("{base}world?q={printable}%&r=%E9%00");
+    browser.open(&url).await;
     let seen = upstream.seen();
     let target = seen.iter().find(|it| it.target.starts_with("/world"));
     let target = &target.expect("a request").target;

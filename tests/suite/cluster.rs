@@ -9,6 +9,8 @@ use postern_harness::cluster::violation::Kind;
 use postern_harness::note;
 use postern_harness::paths::{read, repository};
 use postern_harness::process::Program;
+use postern_harness::stores::open_folder;
+use postern_harness::systems::succeed;
 
 /// End of the requests in the histories of these tests.
 const QUIET_MS: u64 = 100_000;
@@ -195,10 +197,8 @@ fn schedule_of_a_seed_is_always_the_same() {
     };
     assert_eq!(faults(3), faults(3));
     assert_ne!(faults(3), faults(4));
-    let texts: Vec<String> = faults(3)
-        .iter()
-        .map(|(_, fault)| fault.to_string())
-        .collect();
+    let texts = faults(3).into_iter().map(|(_, fault)| fault.to_string());
+    let texts: Vec<String> = texts.collect();
     for kind in KINDS {
         assert!(texts.iter().any(|text| text.starts_with(kind)), "{kind}");
     }
@@ -206,10 +206,7 @@ fn schedule_of_a_seed_is_always_the_same() {
 
 #[tokio::test]
 async fn cluster_keeps_its_guarantees_under_faults() {
-    let folder = tempfile::tempdir().expect("a temporary folder");
-    // PostgreSQL runs as another user if the tests run as root.
-    let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
-    std::fs::set_permissions(folder.path(), open).expect("the folder's permissions can be set");
+    let folder = open_folder();
     let options = "--seed 2 --seconds 120 --interval 5 --rate 4 --folder run";
     let path = Program::path_of_workspace("postern-test-cluster");
     let path = path.display().to_string();
@@ -220,10 +217,8 @@ async fn cluster_keeps_its_guarantees_under_faults() {
     } else {
         Program::at(path.into(), folder.path())
     };
-    let program = program.env(
-        "PATH",
-        "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
-    );
+    let path = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+    let program = program.env("PATH", path);
     let program = program.args(options.split(' '));
     let ended = program.run_for(std::time::Duration::from_secs(360)).await;
     let last: Vec<&str> = ended.stdout.lines().rev().take(2).collect();
@@ -254,19 +249,10 @@ fn planted_bugs_still_apply_to_the_source() {
         let bug = path.file_stem().expect("a name").to_string_lossy();
         assert!(document.contains(&format!("| `{bug}` |")), "{bug}: no row");
         // As GNU patch does: other lines of the files may have moved.
-        let check = std::process::Command::new("patch")
-            .args(["--dry-run", "--strip", "1", "--silent", "--input"])
-            .arg(path.canonicalize().expect("a path"))
-            .current_dir(&root)
-            .output()
-            .expect("patch runs");
-        let said = [check.stdout, check.stderr].concat();
-        assert!(
-            check.status.success(),
-            "{}: {}",
-            path.display(),
-            String::from_utf8_lossy(&said)
-        );
+        let mut check = std::process::Command::new("patch");
+        check.args(["--dry-run", "--strip", "1", "--silent", "--input"]);
+        let input = path.canonicalize().expect("a path");
+        let _output = succeed(check.arg(input).current_dir(&root));
         count += 1;
     }
     assert!(count >= 6, "{count}");

@@ -22,9 +22,8 @@ async fn start(test: &str) -> Option<(Installation, Console, traffic::Traffic)> 
         ..Changes::unlimited()
     };
     // Below the five failures after which the identity pool locks the account itself, which nobody can release.
-    changes
-        .set
-        .push(("postern-auth", "account", "1".to_owned()));
+    let account = ("postern-auth", "account", "1".to_owned());
+    changes.set.push(account);
     let split = Box::pin(Installation::start_with(changes)).await;
     let console = Console::start(test, &split).await?;
     let traffic = traffic::create(&split).await;
@@ -97,10 +96,8 @@ pub(crate) async fn assert_gateway_is_away(console: &Console, split: &mut Instal
     console.open("/").await;
     console.wait_for_text("Nothing is wrong").await;
     // An update is not lost while the focus is inside.
-    console
-        .browser()
-        .run("document.querySelector('main .plot').focus()")
-        .await;
+    let focus = "document.querySelector('main .plot').focus()";
+    console.browser().run(focus).await;
     split.gateway.kill().await;
     let killed = std::time::Instant::now();
     console.wait_for_text("A process does not answer").await;
@@ -111,10 +108,8 @@ pub(crate) async fn assert_gateway_is_away(console: &Console, split: &mut Instal
     let parts = format!(
         "{names} return [names('failing').includes('Gateway'), names('unknown').includes('Clients')]"
     );
-    assert_eq!(
-        console.browser().run(&parts).await,
-        serde_json::json!([true, true])
-    );
+    let found = console.browser().run(&parts).await;
+    assert_eq!(found, serde_json::json!([true, true]));
     // The chart with the focus shows the reading of its cursor.
     let unknown = "return [...document.querySelectorAll('.chart .key em')].slice(0, 4) \
         .every((it) => (it.dataset.newest ?? it.textContent) === '–')";

@@ -35,10 +35,9 @@ async fn wait_for_status(console: &Console, part: &str) {
 }
 
 async fn submit(console: &Console) {
-    let button = console.browser().find("#configuration button[type=submit]");
-    button.await.click().await;
-    let yes = console.browser().find("dialog[open] button[value=yes]");
-    yes.await.click().await;
+    let browser = console.browser();
+    browser.click("#configuration button[type=submit]").await;
+    browser.click("dialog[open] button[value=yes]").await;
 }
 
 fn file(split: &Installation) -> std::path::PathBuf {
@@ -57,8 +56,8 @@ async fn correct_a_mistake(console: &Console, original: &str) {
     let marked = "return document.querySelector('.bad-line')?.textContent";
     assert_eq!(console.browser().run(marked).await, "1");
     console.assert_clean().await;
-    let line = console.browser().find("#check-result button[data-line]");
-    line.await.click().await;
+    let line = "#check-result button[data-line]";
+    console.browser().click(line).await;
     let selected = "const area = document.activeElement; \
          return area.value.slice(area.selectionStart, area.selectionEnd)";
     assert_eq!(console.browser().run(selected).await, "nothing = 1");
@@ -156,9 +155,8 @@ async fn operator_edits_and_rolls_back_the_configuration() {
 async fn read_as_a_viewer(console: &Console, split: &Installation, original: &str) {
     console.sign_in("reader@example.com", "support").await;
     console.open("/configuration").await;
-    console
-        .wait_for_text("changes require the role operator")
-        .await;
+    let reason = "changes require the role operator";
+    console.wait_for_text(reason).await;
     let offered = "return document.querySelectorAll('#configuration button').length";
     assert_eq!(console.browser().run(offered).await, 0);
     console.assert_clean().await;
@@ -168,11 +166,9 @@ async fn read_as_a_viewer(console: &Console, split: &Installation, original: &st
     console.assert_clean().await;
     let token = console.token().await;
     let change = json!({ "text": "", "bases": {}, "refuseWidened": false });
-    let answer = console
-        .call_action(&token, "configuration.save", &change)
-        .await;
+    let answer = console.call_action(&token, "configuration.save", &change);
+    let answer = answer.await;
     answer.problem(403, "insufficient_scope");
     assert_eq!(read(split), original);
-    console.browser().click("#sign-out").await;
-    console.browser().find("#sign-in").await;
+    console.sign_out().await;
 }

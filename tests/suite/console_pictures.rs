@@ -11,18 +11,23 @@ use postern_core::config::Env;
 use postern_harness::browser::{SCHEMES, SIZES};
 use postern_harness::console::{Console, start_installation};
 use postern_harness::paths::{self, repository};
-use postern_harness::public_api::{PASSWORD, welcome};
-use postern_harness::{Installation, json, skipped};
+use postern_harness::public_api::{credentials, message, welcome};
+use postern_harness::wait::until;
+use postern_harness::{Changes, Installation, MailServer, json, skipped};
 
 use crate::console::traffic::{self, Traffic};
 
 /// The pages, of the console but for the last, which is the mail catcher of standalone.
-const PAGES: [&str; 6] = [
+const PAGES: [&str; 10] = [
     "overview",
     "person",
     "requests",
     "configuration",
+    "history",
+    "notifications",
     "notification",
+    "providers",
+    "template",
     "mail",
 ];
 /// How long the product is used before the pictures.
@@ -48,17 +53,16 @@ fn size_of(picture: &[u8]) -> [u32; 2] {
 
 #[test]
 fn console_pictures_are_complete_and_shown() {
-    let documents: String = ["README.md", "docs/manual/console.md"]
-        .map(paths::read)
-        .concat();
+    let documents = ["README.md", "docs/manual/console.md"];
+    let documents = documents.map(paths::read).concat();
     for page in PAGES {
         for [width, height] in SIZES {
             for scheme in SCHEMES {
                 let path = path_of(page, width, scheme);
-                let picture = std::fs::read(&path)
-                    .unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-                assert_eq!(size_of(&picture), [width, height], "{}", path.display());
                 let name = path.file_name().expect("a name").to_string_lossy();
+                let picture = std::fs::read(&path);
+                let picture = picture.unwrap_or_else(|error| panic!("{name}: {error}"));
+                assert_eq!(size_of(&picture), [width, height], "{name}");
                 assert!(documents.contains(&*name), "no document shows {name}");
             }
         }
@@ -68,13 +72,15 @@ fn console_pictures_are_complete_and_shown() {
 #[tokio::test]
 async fn console_pictures_are_taken_on_demand() {
     const NAME: &str = "console_pictures_are_taken_on_demand";
-    if Env::of_process()
-        .get("POSTERN_TEST_WRITE_SCREENSHOTS")
-        .is_none()
-    {
+    let env = Env::of_process();
+    if env.get("POSTERN_TEST_WRITE_SCREENSHOTS").is_none() {
         return skipped(NAME, "POSTERN_TEST_WRITE_SCREENSHOTS is not set");
     }
-    let split = start_installation().await;
+    let changes = Changes {
+        mail_port: Some(MailServer::start().await.port),
+        ..Changes::unlimited()
+    };
+    let split = Box::pin(Installation::start_with(changes)).await;
     let Some(console) = Console::start(NAME, &split).await else {
         return;
     };
@@ -92,22 +98,13 @@ async fn console_pictures_are_taken_on_demand() {
 /// Makes some requests of several kinds, of which some are refused.
 async fn make_requests(split: &Installation, traffic: &Traffic) {
     let (person, client) = (&traffic.person, split.surface().client());
-    let login = json!({"email": person.email, "password": PASSWORD});
+    let login = credentials(&person.email);
     let _ = client.post_json("/auth/login", &login).await;
-    let _ = person
-        .client
-        .post_json("/notifications", &welcome(&person.id))
-        .await;
+    let message = welcome(&person.id);
+    let _ = person.client.post_json("/notifications", &message).await;
     let own = format!("/actors/{}", person.id);
-    for path in [
-        &own,
-        "/auth/me",
-        &own,
-        "/actors/someone-else",
-        &own,
-        "/resume",
-        &own,
-    ] {
+    let others = ["/auth/me", "/actors/someone-else", "/resume"];
+    for path in others.into_iter().flat_map(|other| [&*own, other]) {
         for _ in 0..4 {
             let _ = person.client.get(path).send().await;
         }
@@ -119,17 +116,15 @@ async fn take_all(console: &Console, split: &Installation, traffic: &Traffic) {
     console.open("/").await;
     console.wait_for_text("Identity pool").await;
     take(console, "overview").await;
-    console
-        .open(&format!("/search?q={}", traffic.rejected))
-        .await;
+    let search = format!("/search?q={}", traffic.rejected);
+    console.open(&search).await;
     console.wait_for_text("550").await;
     take(console, "person").await;
     console.open("/requests").await;
     console.wait_for_text("Following 1 of 1 gateway.").await;
     make_requests(split, traffic).await;
-    console
-        .wait_for("return document.querySelectorAll('#tail tr').length >= 20")
-        .await;
+    let rows = "return document.querySelectorAll('#tail tr').length >= 20";
+    console.wait_for(rows).await;
     take(console, "requests").await;
     console.open("/configuration").await;
     edit(console).await;
@@ -138,10 +133,30 @@ async fn take_all(console: &Console, split: &Installation, traffic: &Traffic) {
     console.open(&rejected).await;
     console.wait_for_text("What was sent").await;
     take(console, "notification").await;
-    let mail = format!("http://{}", split.development().addresses().mail);
-    console.browser().open(&format!("{mail}/mail")).await;
-    console.browser().find("main h1").await;
+    for (path, page) in [
+        ("/history", "history"),
+        ("/notifications", "notifications"),
+        ("/providers", "providers"),
+        ("/templates/welcome", "template"),
+    ] {
+        console.open(path).await;
+        take(console, page).await;
+    }
+    // The mail catcher of an installation whose mail it gets.
+    let caught = start_installation().await;
+    let token = caught.development().service_token("auth").await;
+    let service = caught.surface().client().with_token(&token);
+    let body = message("email", &json!({"email": "ada@example.com"}));
+    let _ = service.posted("/notifications", &body, 201).await;
+    let mail = format!("http://{}/mail", caught.development().addresses().mail);
+    let has_mail = "return document.body.innerText.includes('ada@example.com')";
+    until("a mail is listed", async || {
+        console.browser().open(&mail).await;
+        console.browser().run(has_mail).await == true
+    })
+    .await;
     take(console, "mail").await;
+    caught.stop().await;
 }
 
 /// Adds a public route to the text of the configuration, and shows the result of the check.

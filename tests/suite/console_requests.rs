@@ -40,11 +40,9 @@ async fn live_tail_of_the_console_shows_a_request() {
         if (!found) return false; found.focus(); return document.activeElement === found";
     console.wait_for(focus).await;
     console.browser().press("\u{e006}").await;
-    let make_test = console.browser().find("#make-test summary").await;
-    make_test.click().await;
+    console.browser().click("#make-test summary").await;
     console.wait_for_text("[[test]]").await;
-    let details = console.browser().find("#request-details").await;
-    let details = details.text().await;
+    let details = console.browser().text_of("#request-details").await;
     for expected in [
         "decision = \"authentication_required\"",
         "gate.example",
@@ -67,9 +65,8 @@ async fn live_tail_of_the_console_shows_a_request() {
     filter_and_select(&console).await;
     // A filter that the gateway refuses.
     console.open("/requests?status=9xx").await;
-    console
-        .wait_for_text("must be a status such as 503 or 5xx")
-        .await;
+    let refused = "must be a status such as 503 or 5xx";
+    console.wait_for_text(refused).await;
     assert_tail_is_bounded(&console).await;
     assert_gateway_is_away(&console, &mut split).await;
     console.stop().await;
@@ -91,9 +88,8 @@ async fn filter_and_select(console: &Console) {
     let is_other =
         "return document.querySelectorAll('main:not([aria-busy]) a.chip.set').length === 1";
     console.wait_for(is_other).await;
-    console
-        .wait_for("return document.querySelectorAll('#tail tr').length > 1")
-        .await;
+    let rows = "return document.querySelectorAll('#tail tr').length > 1";
+    console.wait_for(rows).await;
     let focus = "document.querySelector('#tail-chart input').focus()";
     console.browser().run(focus).await;
     // The right arrow key leaves the oldest row out.
@@ -121,21 +117,15 @@ async fn assert_tail_is_bounded(console: &Console) {
     let hostile = "Array.from({ length: 20000 }, (_, at) => ['request', JSON.stringify({ method: 'GET', status: 200, \
         path: `/<img src=x onerror=alert(1)>${at}`, route: '<b>x</b>', subject: '\"><script>alert(2)</script>' })])\
         .concat([['dropped', '{\"count\":7}']])";
-    console
-        .browser()
-        .run(&FOLLOW.replace("EVENTS", hostile))
-        .await;
-    console
-        .wait_for_text("20,000 received, 7 dropped by gateways")
-        .await;
-    console.wait_for_text("not shown").await;
-    console.wait_for_text("onerror=alert(1)>19999").await;
-    let rows = console
-        .browser()
-        .run("return document.querySelectorAll('#tail tr').length")
-        .await;
+    let follow = FOLLOW.replace("EVENTS", hostile);
+    console.browser().run(&follow).await;
+    let received = "20,000 received, 7 dropped by gateways";
+    for text in [received, "not shown", "onerror=alert(1)>19999"] {
+        console.wait_for_text(text).await;
+    }
     // All arrive at once, of which the page shows the newest.
-    assert_eq!(rows, 1000);
+    let rows = "return document.querySelectorAll('#tail tr').length";
+    assert_eq!(console.browser().run(rows).await, 1000);
     let parsed = "return document.querySelectorAll('#tail img, #tail script, #tail b').length";
     assert_eq!(console.browser().run(parsed).await, 0);
     console.assert_quiet().await;

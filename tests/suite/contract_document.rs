@@ -27,7 +27,7 @@ const ADDRESSES: &str = r#"
 
 #[test]
 fn email_schema_accepts_what_the_decoder_accepts() {
-    let schema = &Contract::shared().document()["components"]["schemas"]["Email"];
+    let schema = &Contract::shared().document["components"]["schemas"]["Email"];
     let long_local = format!("{}@example.com", "a".repeat(65));
     let long_host = format!("ada@{}com", "a.".repeat(125));
     let long_label = format!("ada@{}.com", "a".repeat(64));
@@ -46,7 +46,7 @@ fn every_example_matches_its_schema() {
     let contract = Contract::shared();
     let mut mistakes = Vec::new();
     let mut count = 0;
-    walk(contract.document(), &mut |value| {
+    walk(&contract.document, &mut |value| {
         let Some(schema) = value.get("schema") else {
             return;
         };
@@ -63,7 +63,7 @@ fn every_example_matches_its_schema() {
 
 #[test]
 fn every_json_body_has_an_example() {
-    walk(Contract::shared().document(), &mut |value| {
+    walk(&Contract::shared().document, &mut |value| {
         for media in ["application/json", "application/problem+json"] {
             if let Some(body) = value.get("content").and_then(|content| content.get(media)) {
                 let example = body.get("example").or_else(|| body.get("examples"));
@@ -75,7 +75,7 @@ fn every_json_body_has_an_example() {
 
 #[test]
 fn documented_codes_match_the_code() {
-    let document = Contract::shared().document();
+    let document = &Contract::shared().document;
     let documented = &document["components"]["schemas"]["Code"]["enum"];
     let known = Code::ALL.iter().map(|code| code.as_str());
     let known: Value = known.collect();
@@ -87,7 +87,7 @@ const ADMIN_CODES: [Code; 2] = [Code::ConfigurationChanged, Code::ConfigurationR
 
 #[test]
 fn every_code_is_documented_under_its_status_only() {
-    let responses = Contract::shared().document()["components"]["responses"]
+    let responses = Contract::shared().document["components"]["responses"]
         .as_object()
         .expect("responses");
     let mut seen = BTreeSet::new();
@@ -115,7 +115,7 @@ fn every_code_is_documented_under_its_status_only() {
 
 #[test]
 fn protected_operations_document_401_and_public_ones_do_not() {
-    for operation in Contract::shared().operations() {
+    for operation in &Contract::shared().operations {
         let public = "/auth/ /api/session /webhooks/ /unsubscriptions /.well-known/";
         let mut public = public.split(' ');
         let is_public = public.any(|prefix| operation.path.starts_with(prefix));

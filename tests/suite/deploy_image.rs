@@ -1,18 +1,17 @@
 //! The container image, built from the Dockerfile, and compose.yaml.
 
 use std::path::Path;
-use std::process::Command;
 
-use postern_harness::paths::repository;
+use postern_harness::paths::read;
 use postern_harness::podman::{Container, Options, Podman};
 use postern_harness::process::{Program, Running};
 use postern_harness::skipped;
-use postern_harness::systems::{Network, obstacle, succeed};
+use postern_harness::systems::{Network, obstacle};
 use serde_json::Value;
 
+use crate::observability::yaml;
+
 const PROCESSES: [&str; 4] = ["proxy", "auth", "notify", "console"];
-/// Converts a YAML document to JSON.
-const TO_JSON: &str = "import json,sys,yaml; print(json.dumps(yaml.safe_load(open(sys.argv[1]))))";
 
 /// Returns the URL of readiness, with an address that only listeners on all addresses receive.
 fn readiness(process: &str) -> &'static str {
@@ -31,7 +30,7 @@ async fn image_runs_every_process_with_its_defaults() {
         return skipped(NAME, &obstacle);
     }
     let podman = Podman::build(None);
-    let network = Network::new();
+    let network = Network::create();
     let development = network.start_development().await;
     let names = ["proxy", "auth", "notify"].into_iter();
     let hosts: Vec<String> = names
@@ -42,10 +41,9 @@ async fn image_runs_every_process_with_its_defaults() {
         let command = vec![format!("postern-{process}"), "--config".to_owned(), config];
         let options = Options {
             // The gateway is the default.
-            command: if process == "proxy" {
-                Vec::new()
-            } else {
-                command
+            command: match process {
+                "proxy" => Vec::new(),
+                _ => command,
             },
             environment: network.environment(process),
             volumes: vec!["/var/lib/postern".to_owned()],
@@ -57,10 +55,8 @@ async fn image_runs_every_process_with_its_defaults() {
         network.wait_for(readiness(process));
         assert!(container.is_healthy(), "{process}");
         assert_eq!(container.inspect(".Config.User"), "10001:10001");
-        assert!(
-            !container.succeeds(&["touch", "/etc/postern/changed"]),
-            "{process}"
-        );
+        let may_write = container.succeeds(&["touch", "/etc/postern/changed"]);
+        assert!(!may_write, "{process}");
     }
     network.sign_in_and_notify();
     for (process, container) in PROCESSES.iter().zip(&containers) {
@@ -72,12 +68,7 @@ async fn image_runs_every_process_with_its_defaults() {
 
 /// Returns the services of compose.yaml.
 fn services() -> Value {
-    let python = Path::new(env!("CARGO_MANIFEST_DIR")).join(".peers/deploy/python/bin/python");
-    let mut python = Command::new(python);
-    let file = repository().join("compose.yaml");
-    let json = succeed(python.args(["-c", TO_JSON]).arg(file));
-    let mut compose: Value = serde_json::from_str(&json).expect("JSON");
-    compose["services"].take()
+    yaml(&read("compose.yaml"))["services"].take()
 }
 
 fn strings(list: &Value) -> Vec<String> {
@@ -120,15 +111,11 @@ async fn compose_file_runs_gateway_services_and_console() {
     }
     let services = services();
     let podman = Podman::build(Some("development"));
-    let network = Network::new();
+    let network = Network::create();
     let folder = tempfile::tempdir().expect("a folder");
     let redis = start_redis(&services["redis"], &network, folder.path());
-    let postgres = network.start_postgres(
-        folder.path(),
-        services["postgres"]["environment"]["POSTGRES_USER"]
-            .as_str()
-            .expect("a name"),
-    );
+    let user = services["postgres"]["environment"]["POSTGRES_USER"].as_str();
+    let postgres = network.start_postgres(folder.path(), user.expect("a name"));
     let development = start_service(&podman, &services["development"], &network);
     network.wait_for("http://127.0.0.1:8609/readyz");
     assert!(development.is_healthy());

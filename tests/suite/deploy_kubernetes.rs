@@ -1,13 +1,14 @@
 //! The Kubernetes manifests, rendered by `kubectl kustomize`, against the configuration and the
 //! programs: ports, paths, flags, names, and times of the shutdown.
 
-use std::path::Path;
 use std::process::Command;
 
-use postern_harness::paths::repository;
+use postern_harness::paths::{peer, repository};
 use postern_harness::skipped;
 use postern_harness::systems::{obstacle, succeed, system};
 use serde_json::Value;
+
+use crate::observability::yaml;
 
 /// Process, ports of clients and of the admin listener.
 const PROCESSES: [(&str, u64, Option<u64>); 4] = [
@@ -16,9 +17,6 @@ const PROCESSES: [(&str, u64, Option<u64>); 4] = [
     ("notify", 8502, Some(8511)),
     ("console", 8512, None),
 ];
-/// Converts YAML documents to JSON.
-const TO_JSON: &str =
-    "import json,sys,yaml; print(json.dumps(list(yaml.safe_load_all(open(sys.argv[1])))))";
 
 /// The rendered objects of an overlay.
 struct Manifests {
@@ -44,14 +42,9 @@ impl Manifests {
             .args(["--mount", "sh", "-c", script])
             .arg(folder.path());
         let rendered = succeed(kustomize.arg(system("trixie")).arg(overlay));
+        let objects = rendered.split("\n---\n").map(yaml).collect();
         std::fs::write(folder.path().join("rendered.yaml"), rendered).expect("written");
-        let mut convert = python("python");
-        let convert = convert.args(["-c", TO_JSON]);
-        let json = succeed(convert.arg(folder.path().join("rendered.yaml")));
-        Self {
-            objects: serde_json::from_str(&json).expect("JSON"),
-            folder,
-        }
+        Self { objects, folder }
     }
 
     /// Returns the objects of a kind.
@@ -98,11 +91,6 @@ impl Manifests {
     }
 }
 
-fn python(program: &str) -> Command {
-    let tests = Path::new(env!("CARGO_MANIFEST_DIR"));
-    Command::new(tests.join(".peers/deploy/python/bin").join(program))
-}
-
 fn container(deployment: &Value) -> &Value {
     &deployment["spec"]["template"]["spec"]["containers"][0]
 }
@@ -117,10 +105,8 @@ fn assert_deployment(manifests: &Manifests, (process, http, admin): (&str, u64, 
     let deployment = manifests.named("Deployment", &name);
     let container = container(deployment);
     let folder = format!("/etc/postern/{process}");
-    assert_eq!(
-        container["command"],
-        serde_json::json!([name, "--config", format!("{folder}/{process}.toml")])
-    );
+    let command = [&*name, "--config", &*format!("{folder}/{process}.toml")];
+    assert_eq!(container["command"], serde_json::json!(command));
     let mounts = container["volumeMounts"].as_array().expect("mounts");
     let mut mounts = mounts.iter();
     assert!(mounts.any(|mount| mount["mountPath"] == *folder), "{name}");
@@ -241,7 +227,7 @@ fn kubernetes_overlays_match_programs_and_configuration() {
         assert_eq!(manifests.of("PodDisruptionBudget").len(), budgets);
         assert_eq!(manifests.of("NetworkPolicy").len(), 4);
         let rendered = manifests.folder.path().join("rendered.yaml");
-        let mut validate = python("kubernetes-validate");
+        let mut validate = Command::new(peer("deploy/python/bin/kubernetes-validate"));
         let _output = succeed(validate.args(["--strict", "--quiet"]).arg(rendered));
     }
 }

@@ -5,13 +5,13 @@ use std::path::Path;
 use std::process::Command;
 
 use postern_core::testing::note;
-use postern_harness::paths::repository;
+use postern_harness::paths::{peer, repository};
 use postern_harness::skipped;
 use postern_harness::systems::{Network, PROGRAMS, copy_programs, obstacle, succeed};
 
 /// Makes the packages of the programs of the test, quickly compressed.
 fn make_packages(programs: &Path, output: &Path) {
-    let tools = Path::new(env!("CARGO_MANIFEST_DIR")).join(".peers/packages/bin");
+    let tools = peer("packages/bin");
     let path = postern_core::config::Env::of_process();
     let path = path.get("PATH").unwrap_or_default();
     let mut package = Command::new(repository().join("conf/deploy/package"));
@@ -42,7 +42,7 @@ fn packages_run_in_debian_12_and_13() {
     copy_programs(&PROGRAMS, &programs);
     make_packages(&programs, &packages);
     let check = |suite: &str| {
-        let network = Network::new();
+        let network = Network::create();
         let shared = folder.path().join(suite);
         std::fs::create_dir(&shared).expect("the folder is created");
         let copy = |from: &Path, to: &str| {

@@ -3,8 +3,8 @@
 use std::time::{Duration, Instant};
 
 use postern_harness::process::{Program, Running};
-use postern_harness::public_api::{PASSWORD, resume, resume_form, text, welcome};
-use postern_harness::{Client, Person, PublicApi, json, ports};
+use postern_harness::public_api::{credentials, resume, text, upload, welcome};
+use postern_harness::{Client, Person, PublicApi, ports};
 use tempfile::TempDir;
 use tokio::sync::mpsc::{UnboundedSender, unbounded_channel};
 use tokio::task::JoinSet;
@@ -15,8 +15,6 @@ struct DataFolder {
     folder: TempDir,
     port: String,
 }
-
-// === impl DataFolder ===
 
 impl DataFolder {
     fn new() -> Self {
@@ -69,7 +67,7 @@ enum Acknowledged {
 async fn register_until_failure(client: Client, acknowledged: UnboundedSender<Acknowledged>) {
     for number in 0..1000 {
         let email = format!("kill-{number}@example.com");
-        let body = json!({"email": email, "password": PASSWORD, "profile": {"firstName": "Ada"}});
+        let body = credentials(&email);
         let answer = client.post("/auth/register").json(&body).try_send().await;
         if answer.is_none_or(|answer| answer.status != 201) {
             return;
@@ -81,9 +79,7 @@ async fn register_until_failure(client: Client, acknowledged: UnboundedSender<Ac
 async fn upload_until_failure(client: Client, acknowledged: UnboundedSender<Acknowledged>) {
     for _ in 0..1000 {
         let (content, sha256) = resume(300_000);
-        let upload = client.post("/resumes");
-        let upload = upload.multipart(resume_form("c-1", &content));
-        let answer = upload.try_send().await;
+        let answer = upload(&client, "c-1", &content).try_send().await;
         let Some(answer) = answer.filter(|answer| answer.status == 201) else {
             return;
         };
@@ -96,17 +92,13 @@ async fn upload_until_failure(client: Client, acknowledged: UnboundedSender<Ackn
 async fn kill_under_load(running: Running, surface: &PublicApi, ada: &Person) -> Vec<Acknowledged> {
     let (sender, mut receiver) = unbounded_channel();
     let mut clients = JoinSet::new();
-    clients.spawn(register_until_failure(
-        surface.client().clone(),
-        sender.clone(),
-    ));
+    let client = surface.client().clone();
+    clients.spawn(register_until_failure(client, sender.clone()));
     clients.spawn(upload_until_failure(ada.client.clone(), sender));
     let (mut acknowledged, mut registered) = (Vec::new(), 0);
     while registered < 4 || acknowledged.len() < 12 {
-        let next = receiver
-            .recv()
-            .await
-            .expect("both clients send until the kill");
+        let next = receiver.recv().await;
+        let next = next.expect("both clients send until the kill");
         registered += usize::from(matches!(next, Acknowledged::Registered { .. }));
         acknowledged.push(next);
     }
@@ -122,7 +114,7 @@ async fn assert_kept(surface: &PublicApi, ada: &Person, acknowledged: Vec<Acknow
     for one in acknowledged {
         match one {
             Acknowledged::Registered { email } => {
-                let login = json!({"email": email, "password": PASSWORD});
+                let login = credentials(&email);
                 let tokens = surface.client().posted("/auth/login", &login, 200).await;
                 let person = surface.person(&email, tokens.json()).await;
                 let profile = person.client.read(&format!("/actors/{}", person.id)).await;
@@ -141,13 +133,11 @@ async fn kill_loses_nothing_that_was_acknowledged() {
     let (running, surface) = data.start().await;
     use_the_command_line(&data, &surface).await;
     let ada = surface.register().await;
-    let created = ada
-        .client
-        .posted("/notifications", &welcome(&ada.id), 201)
-        .await;
+    let message = welcome(&ada.id);
+    let created = ada.client.posted("/notifications", &message, 201).await;
     let location = created.header("location");
     let mail = surface.mailbox().to(&ada.email).await;
-    while ada.client.fetch(&location, 200).await.string("/status") == "QUEUED" {}
+    ada.client.settled(&location).await;
     let acknowledged = kill_under_load(running, &surface, &ada).await;
     let (running, surface) = data.start().await;
     assert_kept(&surface, &ada, acknowledged).await;
@@ -166,10 +156,7 @@ async fn kill_loses_nothing_that_was_acknowledged() {
     assert_eq!(ended.status, Some(0), "{}", ended.stderr);
     assert!(took < Duration::from_secs(2), "the stop took {took:?}");
     drop(idle.expect("the gateway accepts"));
-    let stopped = data
-        .postern()
-        .args(["token", "--service", "auth"])
-        .run()
-        .await;
+    let token = data.postern().args(["token", "--service", "auth"]);
+    let stopped = token.run().await;
     assert!(stopped.expect(69, 1)[0].contains("no response"));
 }

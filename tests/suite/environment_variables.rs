@@ -5,7 +5,7 @@ use postern_harness::Changes;
 use postern_harness::Installation;
 use postern_harness::json;
 use postern_harness::pools::new_user;
-use postern_harness::public_api::{PASSWORD, text, welcome};
+use postern_harness::public_api::{credentials, text, welcome};
 
 /// Endpoint of the pools, because they are not Amazon's.
 const ENDPOINT: &[&str] = &["AWS_ENDPOINT_URL_COGNITO_IDENTITY_PROVIDER"];
@@ -40,28 +40,19 @@ async fn documented_variables_are_sufficient() {
     let (id, token) = new_user(surface, &[]).await;
     let client = surface.client().with_token(&token);
     let me = client.fetch("/auth/me", 200).await;
-    assert_eq!(
-        (me.string("/kind"), me.string("/userId")),
-        ("user".to_owned(), id)
-    );
+    assert_eq!([me.string("/kind"), me.string("/userId")], ["user", &*id]);
     // The notification upstream requests the profile with its own service account.
-    let auth = surface
-        .client()
-        .with_token(&split.development().service_token("auth").await);
+    let auth = split.service("auth").await;
     let email = "interface@example.com";
-    let profile = json!({"actorId": me.string("/userId"), "email": email, "profile": {}});
+    let profile = json!({"actorId": id, "email": email, "profile": {}});
     let _ = auth.posted("/actors/register", &profile, 201).await;
-    let _ = client
-        .posted("/notifications", &welcome(&me.string("/userId")), 201)
-        .await;
+    let message = welcome(&id);
+    let _ = client.posted("/notifications", &message, 201).await;
     assert!(text(&surface.mailbox().to(email).await, "subject").contains("Ada"));
     // Without the key of the pool's triggers, a social sign-in is identified but gets no tokens.
     let temporary = surface.social_token("grace").await;
     let exchanged = surface.exchange(&temporary).await.expect(200).json();
-    assert_eq!(
-        exchanged["user"]["email"], "grace.social@example.com",
-        "{exchanged}"
-    );
+    assert_eq!(exchanged["user"]["email"], "grace.social@example.com");
     assert_eq!(exchanged.get("tokens"), None, "{exchanged}");
     split.stop().await;
 }
@@ -75,16 +66,15 @@ async fn social_sign_in_is_optional() {
     })
     .await;
     let client = split.surface().client();
-    for path in [
-        "/auth/social/login",
-        "/auth/social/login/callback?code=x&state=y",
-    ] {
-        let _ = client.denied(path, 404, "not_found").await;
+    let callback = "/auth/social/login/callback?code=x&state=y";
+    for path in ["/auth/social/login", callback] {
+        client.denied(path, 404, "not_found").await;
     }
-    let form = client.post("/auth/social/login/callback").form(&[]);
+    let form = client.post("/auth/social/login/callback");
+    let form = form.form(&[("code", "x")]);
     let _ = form.send().await.problem(404, "not_found");
     let ada = split.surface().register().await;
-    let login = json!({"email": ada.email, "password": PASSWORD});
+    let login = credentials(&ada.email);
     let _ = client.posted("/auth/login", &login, 200).await;
     split.stop().await;
 }

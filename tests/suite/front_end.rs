@@ -31,11 +31,8 @@ fn generators_and_linters_accept_the_document() {
 #[test]
 fn typescript_packages_pass_their_own_checks() {
     let checks = "cd clients/typescript && npm run -s check && npm test -s && cd ../../examples/jobs && npm run -s build";
-    succeed(
-        Command::new("sh")
-            .current_dir(repository())
-            .args(["-c", checks]),
-    );
+    let mut sh = Command::new("sh");
+    succeed(sh.current_dir(repository()).args(["-c", checks]));
 }
 
 /// Runs a command of Vite in a folder of the repository until it accepts connections.
@@ -45,10 +42,8 @@ async fn vite(folder: &str, command: &str, logs: &Path, port: u16, gateway: &str
     let command = format!("cd {folder} && {command} --strictPort --host localhost --port {port}");
     let program = Program::at("/bin/sh".into(), logs).arg("-c").arg(command);
     let path = format!("{folder}/node_modules/.bin:{path}");
-    let mut running = program
-        .env("PATH", path)
-        .env("VITE_GATEWAY", gateway)
-        .start();
+    let program = program.env("PATH", path).env("VITE_GATEWAY", gateway);
+    let mut running = program.start();
     running.wait_for_line("Local").await;
     running
 }
@@ -139,10 +134,8 @@ async fn example_works_with_the_keyboard_alone() {
             ["press", focused, keys, shown, text] => {
                 let mut keys = keys.replace("{tab}", TAB).replace("{password}", PASSWORD);
                 if keys.contains("{code}") {
-                    let mail = surface.mailbox().to("ada@b.test").await["text"].to_string();
-                    let mut words = mail.split(|it: char| !it.is_ascii_digit());
-                    let code = words.find(|word| word.len() == 8).expect("a code");
-                    keys = keys.replace("{code}", code);
+                    let code = surface.mailbox().code("ada@b.test").await;
+                    keys = keys.replace("{code}", &code);
                 }
                 browser.find(focused).await;
                 let focus = format!("document.querySelector(\"{focused}\").focus()");

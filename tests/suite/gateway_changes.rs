@@ -12,6 +12,7 @@ use postern_core::config::Env;
 use postern_harness::Origin;
 use postern_harness::load::{Kind, Load, Target};
 use postern_harness::process::{Program, Running};
+use postern_harness::wait::{text_with, until};
 use postern_harness::{Client, Pools, RawClient, ports};
 use rustls::RootCertStore;
 use serde_json::Value;
@@ -39,12 +40,12 @@ struct Site {
 
 /// Returns the number of repetitions, which a variable may override.
 fn times(variable: &str, default: u32) -> u32 {
-    Env::of_process()
+    let env = Env::of_process();
+    let times = env
         .get(variable)
-        .map_or(default, |times| times.parse().expect("a number"))
+        .map(|times| times.parse().expect("a number"));
+    times.unwrap_or(default)
 }
-
-// === impl Site ===
 
 impl Site {
     async fn new() -> Self {
@@ -105,44 +106,32 @@ impl Site {
 
     async fn load(&self) -> Load {
         let (_, token) = self.pools.user(&[]).await;
+        let authorization = ("authorization", format!("Bearer {token}"));
         Load::start(Target {
             plain: self.plain,
             tls: (self.encrypted, self.authority.clone()),
-            requests: vec![
-                ("/open", Vec::new()),
-                (
-                    "/closed",
-                    vec![("authorization", format!("Bearer {token}"))],
-                ),
-            ],
+            requests: vec![("/open", Vec::new()), ("/closed", vec![authorization])],
         })
     }
 
     async fn config_status(&self) -> Value {
-        let answer = self.admin.get("/config/status").send().await;
-        answer.expect(200).json()
+        self.admin.read("/config/status").await
     }
 
     /// Polls `/config/status` until the condition holds.
     async fn configured(&self, is: impl Fn(&Value) -> bool) {
-        let asking = async {
-            while !is(&self.config_status().await) {
-                tokio::task::yield_now().await;
-            }
-        };
-        let asked = tokio::time::timeout(STEP_TIMEOUT, asking).await;
-        asked.expect("the gateway accepts the configuration");
+        let configured = async || is(&self.config_status().await);
+        until("the configuration is judged", configured).await;
     }
 }
 
 /// Creates a certificate for `localhost` and returns the trust store.
 fn certify(folder: &TempDir) -> RootCertStore {
     let made = rcgen::generate_simple_self_signed(["localhost".to_owned()]).expect("a certificate");
-    let files = [
+    for (name, text) in [
         ("server.pem", made.cert.pem()),
         ("server.key", made.signing_key.serialize_pem()),
-    ];
-    for (name, text) in files {
+    ] {
         std::fs::write(folder.path().join(name), text).expect("written");
     }
     let mut authority = RootCertStore::empty();
@@ -193,9 +182,8 @@ async fn reloads_good_and_bad_fail_no_request() {
             // A poll may activate the file just before the signal does, so that one file counts
             // as two versions.
             let before = site.config_status().await["hash"].clone();
-            let header =
-                format!("response_headers = {{ set = {{ X-Version = \"{version}\" }} }}\n");
-            site.write(&(site.text.clone() + &header));
+            let set = format!("{{ set = {{ X-Version = \"{version}\" }} }}");
+            site.write(&format!("{}response_headers = {set}\n", site.text));
             running.signal("HUP").await;
             let is_new = |status: &Value| status["hash"] != before && status["lastError"].is_null();
             site.configured(is_new).await;
@@ -273,18 +261,11 @@ async fn draining_process_no_longer_notifies_service_manager() {
 async fn starting_process_that_waits_for_keys_stops_at_once() {
     let site = Site::new().await;
     let old = ready(&site.program()).await;
-    let nowhere = site.program().arg("--take-over").env(
-        "AWS_ENDPOINT_URL_COGNITO_IDENTITY_PROVIDER",
-        "http://127.0.0.1:1",
-    );
-    let new = nowhere.start();
-    let waiting = async {
-        while !new.log().contains("JWKS refresh failed") {
-            tokio::task::yield_now().await;
-        }
-    };
-    let waited = tokio::time::timeout(STEP_TIMEOUT, waiting).await;
-    waited.expect("the successor looks for keys");
+    let endpoint = "AWS_ENDPOINT_URL_COGNITO_IDENTITY_PROVIDER";
+    let successor = site.program().arg("--take-over");
+    let new = successor.env(endpoint, "http://127.0.0.1:1").start();
+    // The successor looks for keys.
+    text_with("JWKS refresh failed", async || new.log()).await;
     let ended = new.stop("TERM").await;
     assert_eq!(ended.status, Some(69));
     assert_eq!(ended.notifications.concat(), "");
@@ -351,9 +332,7 @@ async fn moved_access_log_is_reopened_on_a_signal() {
     let _ = ask().await;
     std::fs::rename(&log, &moved).expect("the file is renamed");
     running.signal("USR1").await;
-    while !log.exists() {
-        tokio::task::yield_now().await;
-    }
+    until("the log is opened again", async || log.exists()).await;
     let _ = ask().await;
     assert_eq!(running.stop("TERM").await.status, Some(0));
     // Each request is logged exactly once.

@@ -47,8 +47,8 @@ impl Desk {
     }
 
     fn write(&self, text: &str) {
-        std::fs::write(self.folder.path().join("proxy.toml"), text)
-            .expect("the folder can be written");
+        let written = std::fs::write(self.folder.path().join("proxy.toml"), text);
+        written.expect("the folder can be written");
     }
 
     async fn run(&self, arguments: &[&str]) -> Ended {
@@ -88,16 +88,15 @@ async fn request_is_explained_with_a_real_or_given_identity() {
     let other = if signature.starts_with('A') { "B" } else { "A" };
     let forged = format!("{body}.{other}{}", &signature[1..]);
     let refused = "decision   403 insufficient_scope";
+    let not_a_user = "decision   401 user_required";
+    let invalid = "caller     the token is refused\ndecision   401 token_signature_invalid";
     let header = ["--header", "X-Beta: 1"];
     for (arguments, expected) in [
         (header, "route      beta: ".to_owned()),
         (header, "with x-beta\n".to_owned()),
         (header, "decision   allow".to_owned()),
         (["--token", "user"], refused.to_owned()),
-        (
-            ["--token", "service:a"],
-            "decision   401 user_required".to_owned(),
-        ),
+        (["--token", "service:a"], not_a_user.to_owned()),
         (
             ["--token", &stranger],
             format!("caller     user {stranger_id}\n{refused}"),
@@ -106,10 +105,7 @@ async fn request_is_explained_with_a_real_or_given_identity() {
             ["--token", &member],
             format!("caller     user {member_id}\ndecision   allow"),
         ),
-        (
-            ["--token", &forged],
-            "caller     the token is refused\ndecision   401 token_signature_invalid".to_owned(),
-        ),
+        (["--token", &forged], invalid.to_owned()),
     ] {
         let said = desk.explain(&arguments).await;
         assert!(said.contains(&expected), "{expected} is missing:\n{said}");

@@ -5,15 +5,12 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
-use std::time::Duration;
 
 use postern_harness::process::{Program, Running};
+use postern_harness::wait::until;
 use postern_harness::{BrokenOrigin, Client, Pools, ports};
 use serde_json::Value;
 use tempfile::TempDir;
-
-/// Timeout of each step, after which the test fails.
-const STEP_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// The name that the tests look up.
 pub(crate) const NAME: &str = "actor.internal";
@@ -33,8 +30,6 @@ struct Gateway {
     _pools: Pools,
     _folder: TempDir,
 }
-
-// === impl ResolverFiles ===
 
 impl ResolverFiles {
     pub(crate) fn new(hosts: &[&str]) -> Self {
@@ -70,16 +65,11 @@ impl ResolverFiles {
     }
 }
 
-// === impl Gateway ===
-
 impl Gateway {
     /// Starts a gateway with these settings of its upstream.
     async fn start(files: &ResolverFiles, upstream: &str) -> Self {
-        let (folder, pools, ports) = (
-            tempfile::tempdir().expect("a folder"),
-            Pools::start().await,
-            ports::free(2),
-        );
+        let folder = tempfile::tempdir().expect("a folder");
+        let (pools, ports) = (Pools::start().await, ports::free(2));
         let text = format!(
             "[[listen]]\naddress = \"127.0.0.1:{ports}\"\n[admin]\naddress = \"127.0.0.1:{}\"\n\
              [access_log]\nto = \"off\"\n\
@@ -117,8 +107,7 @@ impl Gateway {
 
     /// Returns the status of the name of the upstream.
     async fn name(&self) -> Value {
-        let names = self.admin.get("/upstreams/names").send().await;
-        names.expect(200).json()["actor"][0].clone()
+        self.admin.read("/upstreams/names").await["actor"][0].clone()
     }
 
     async fn until_name_is(&self, state: &str) {
@@ -147,17 +136,6 @@ async fn start_services() -> u16 {
     port
 }
 
-/// Polls until the condition is true.
-async fn until(what: &str, condition: impl AsyncFn() -> bool) {
-    let waiting = async {
-        while !condition().await {
-            tokio::task::yield_now().await;
-        }
-    };
-    let waited = tokio::time::timeout(STEP_TIMEOUT, waiting).await;
-    waited.unwrap_or_else(|_| panic!("not in time: {what}"));
-}
-
 #[tokio::test]
 async fn addresses_of_a_name_are_used_and_kept_in_an_outage() {
     let port = start_services().await;
@@ -179,7 +157,7 @@ async fn addresses_of_a_name_are_used_and_kept_in_an_outage() {
     gateway.until_name_is("stale").await;
     assert_eq!(gateway.get().await, "three");
     until("the metric", async || {
-        let metrics = gateway.admin.get("/metrics").send().await.text();
+        let metrics = gateway.admin.fetch("/metrics", 200).await.text();
         metrics.contains("postern_upstream_names{state=\"stale\",upstream=\"actor\"} 1")
     })
     .await;

@@ -4,12 +4,13 @@
 
 use std::time::{Duration, Instant};
 
-use postern_core::config::Env;
 use postern_harness::note;
+use postern_harness::wait::until;
 use sqlx::{Connection, Executor, PgConnection};
 
 use crate::auth_cluster::{AuthCluster, Changes};
-use crate::notify_cluster::NotifyCluster;
+use crate::notify_cluster::{Call, NotifyCluster};
+use crate::notify_order::env_number;
 use postern_harness::stores::OwnPostgres;
 
 /// Small pools, so that fifty replicas fit one server.
@@ -26,40 +27,32 @@ const MAX_WINDOWS: usize = 5;
 /// Maximum delay of a row of another process: the interval of polls, and a claim.
 const MAX_POLL_DELAY: Duration = Duration::from_secs(2);
 
-fn replicas() -> usize {
-    Env::of_process()
-        .get("POSTERN_TEST_REPLICAS")
-        .and_then(|text| text.parse().ok())
-        .unwrap_or(3)
-}
-
 /// Starts a server without autovacuum, of which the transactions would be counted.
 async fn quiet_server() -> OwnPostgres {
     let server = OwnPostgres::start().await;
     let mut operator = operator(server.url()).await;
-    for statement in [
-        "ALTER SYSTEM SET autovacuum = off",
-        "SELECT pg_reload_conf()",
-    ] {
+    let off = "ALTER SYSTEM SET autovacuum = off";
+    for statement in [off, "SELECT pg_reload_conf()"] {
         operator.execute(statement).await.expect("set");
     }
     server
 }
 
 async fn operator(url: &str) -> PgConnection {
-    PgConnection::connect(url)
-        .await
-        .expect("PostgreSQL accepts connections")
+    let operator = PgConnection::connect(url).await;
+    operator.expect("PostgreSQL accepts connections")
+}
+
+/// Returns the result of a query.
+async fn number(operator: &mut PgConnection, query: &'static str) -> i64 {
+    let number = sqlx::query_scalar(query).fetch_one(operator).await;
+    number.expect("a number")
 }
 
 /// Returns the committed transactions of the database.
 async fn transactions(operator: &mut PgConnection) -> i64 {
-    sqlx::query_scalar(
-        "SELECT xact_commit + xact_rollback FROM pg_stat_database WHERE datname = current_database()",
-    )
-    .fetch_one(operator)
-    .await
-    .expect("a statistic")
+    let query = "SELECT xact_commit + xact_rollback FROM pg_stat_database WHERE datname = current_database()";
+    number(operator, query).await
 }
 
 /// Measures windows until the replicas are idle, and returns the transactions per second of the
@@ -83,7 +76,7 @@ async fn idle_rate(url: &str, budget: f64) -> f64 {
 async fn idle_notify_replicas_stay_within_their_budget() {
     let database = quiet_server().await;
     let cluster = NotifyCluster::over(database.url(), SETTINGS).await;
-    let count = replicas();
+    let count = env_number("POSTERN_TEST_REPLICAS", 3);
     let mut running = Vec::new();
     for _ in 0..count {
         running.push(cluster.replica().await);
@@ -91,44 +84,29 @@ async fn idle_notify_replicas_stay_within_their_budget() {
     let replicas = f64::from(u32::try_from(count).expect("a count"));
     let rate = idle_rate(database.url(), replicas * MAX_IDLE_NOTIFY_TRANSACTIONS).await / replicas;
     let mut operator = operator(database.url()).await;
-    let connections: i64 = sqlx::query_scalar(
-        "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()",
-    )
-    .fetch_one(&mut operator)
-    .await
-    .expect("a count");
+    let connections = "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database()";
+    let connections = number(&mut operator, connections).await;
     note(&format!(
         "notify: {count} idle replicas: {rate:.2} transactions per second each, {connections} connections in total"
     ));
-    assert!(
-        rate <= MAX_IDLE_NOTIFY_TRANSACTIONS,
-        "{rate:.2} per replica"
-    );
+    assert!(rate <= MAX_IDLE_NOTIFY_TRANSACTIONS, "{rate:.2}");
     let mut delays = Vec::new();
     for (number, replica) in running.iter().cycle().take(20).enumerate() {
         let began = Instant::now();
         let key = format!("k{number}");
-        let id = cluster.try_post(&replica.url, &key, "Ada", "NORMAL").await;
-        let id = id.expect("accepted");
-        let calls = cluster
-            .provider
-            .until(Duration::from_secs(30), |calls| {
-                calls.iter().any(|call| call.id == id)
-            })
-            .await;
+        let id = cluster.accept(replica, &key, "NORMAL").await;
+        let is_called = |calls: &[Call]| calls.iter().any(|call| call.id == id);
+        let calls = cluster.provider.until(Duration::from_secs(30), is_called);
+        let calls = calls.await;
         let called = calls.iter().find(|call| call.id == id).expect("a call");
         delays.push(called.at.duration_since(began));
     }
     delays.sort_unstable();
+    let (median, maximum) = (delays[delays.len() / 2], delays[delays.len() - 1]);
     note(&format!(
-        "notify: request to provider over {count} idle replicas: median {} ms, maximum {} ms",
-        delays[delays.len() / 2].as_millis(),
-        delays[delays.len() - 1].as_millis()
+        "notify: request to provider over {count} idle replicas: median {median:.1?}, maximum {maximum:.1?}"
     ));
-    assert!(
-        delays[delays.len() / 2] < Duration::from_secs(1),
-        "an idle replica delivers at once: {delays:?}"
-    );
+    assert!(median < Duration::from_secs(1), "at once: {delays:?}");
     row_of_another_process_is_found(&cluster, &mut operator).await;
 }
 
@@ -136,12 +114,11 @@ async fn idle_notify_replicas_stay_within_their_budget() {
 async fn idle_auth_replica_stays_within_its_budget() {
     let database = quiet_server().await;
     let cluster = AuthCluster::start().await;
-    let _replica = cluster
-        .replica(&Changes {
-            database: Some(database.url().to_owned()),
-            ..Changes::default()
-        })
-        .await;
+    let changes = Changes {
+        database: Some(database.url().to_owned()),
+        ..Changes::default()
+    };
+    let _replica = cluster.replica(&changes).await;
     let rate = idle_rate(database.url(), MAX_IDLE_AUTH_TRANSACTIONS).await;
     note(&format!(
         "auth: an idle replica: {rate:.2} transactions per second"
@@ -157,23 +134,16 @@ const REQUEUE: &str = "INSERT INTO notify_queue (id, lane, ord, fence, attempt)
 /// The next poll of any replica finds a row that no process was told of.
 async fn row_of_another_process_is_found(cluster: &NotifyCluster, operator: &mut PgConnection) {
     // The result of the call is stored after the call.
-    let mut poll = tokio::time::interval(Duration::from_millis(20));
-    while sqlx::query_scalar::<_, i64>("SELECT count(*) FROM notify_queue")
-        .fetch_one(&mut *operator)
-        .await
-        .expect("a count")
-        > 0
-    {
-        poll.tick().await;
-    }
+    let queued = "SELECT count(*) FROM notify_queue";
+    let is_empty = async || number(&mut *operator, queued).await == 0;
+    until("the queue is empty", is_empty).await;
     let (began, before) = (Instant::now(), cluster.provider.calls().len());
     operator.execute(REQUEUE).await.expect("queued");
     let wait = Duration::from_secs(60);
     let called = cluster.provider.until(wait, |all| all.len() > before).await;
     let delay = called[before].at.duration_since(began);
     note(&format!(
-        "notify: a row of another process waits for {} ms",
-        delay.as_millis()
+        "notify: a row of another process waits for {delay:.1?}"
     ));
     assert!(delay < MAX_POLL_DELAY, "{delay:?}");
 }

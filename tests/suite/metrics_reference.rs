@@ -2,18 +2,75 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use postern_harness::{Installation, paths};
+use postern_harness::{Client, Installation, paths};
 
 /// The type and the label names of a metric.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Family {
-    kind: String,
-    labels: BTreeSet<String>,
+type Family = (String, BTreeSet<String>);
+
+/// A sample of the text format.
+#[derive(Clone, Debug)]
+pub(crate) struct Sample {
+    /// With the suffix of histograms.
+    pub(crate) name: String,
+    pub(crate) labels: BTreeMap<String, String>,
+    /// The name and the type of its metric.
+    family: (String, String),
+    pub(crate) value: f64,
+}
+
+impl Sample {
+    pub(crate) fn is_gauge(&self) -> bool {
+        self.family.1 == "gauge"
+    }
+}
+
+/// Parses the text format.
+pub(crate) fn samples(text: &str) -> Vec<Sample> {
+    let (mut samples, mut family) = (Vec::new(), Default::default());
+    for line in text.lines() {
+        if let Some(declared) = line.strip_prefix("# TYPE ") {
+            let (name, kind) = declared.split_once(' ').expect("a name and a type");
+            family = (name.to_owned(), kind.to_owned());
+        } else if let (false, Some((series, value))) =
+            (line.starts_with('#'), line.rsplit_once(' '))
+        {
+            let (name, text) = series.split_once('{').unwrap_or((series, ""));
+            samples.push(Sample {
+                name: name.to_owned(),
+                labels: labels(text.trim_end_matches('}')),
+                family: family.clone(),
+                value: value.parse().expect("a number"),
+            });
+        }
+    }
+    samples
+}
+
+/// Returns the labels of a sample or a selector: `a="b",c="d"`.
+pub(crate) fn labels(text: &str) -> BTreeMap<String, String> {
+    let pairs = text.trim_end_matches('"').split("\",");
+    let pairs = pairs.filter_map(|pair| pair.split_once("=\""));
+    pairs
+        .map(|(name, value)| (name.to_owned(), value.to_owned()))
+        .collect()
+}
+
+/// Returns the metrics in a text.
+fn families(text: &str) -> BTreeMap<String, Family> {
+    let mut families = BTreeMap::new();
+    for Sample { labels, family, .. } in samples(text) {
+        let of_name = families.entry(family.0);
+        let found: &mut Family = of_name.or_insert_with(|| (family.1, BTreeSet::new()));
+        found
+            .1
+            .extend(labels.into_keys().filter(|label| label != "le"));
+    }
+    families
 }
 
 /// Returns the metrics of the reference: the rows of its tables. A label may be followed by its
 /// values in parentheses.
-pub(crate) fn documented() -> BTreeMap<String, (String, BTreeSet<String>)> {
+pub(crate) fn documented() -> BTreeMap<String, Family> {
     let page = paths::read("docs/reference/metrics.md");
     let mut all = BTreeMap::new();
     for row in page.lines().filter(|line| line.starts_with("| `")) {
@@ -41,32 +98,6 @@ pub(crate) fn documented() -> BTreeMap<String, (String, BTreeSet<String>)> {
     all
 }
 
-/// Parses the text format: the type of each metric, and the labels of its samples.
-fn parse(text: &str) -> BTreeMap<String, Family> {
-    let mut families = BTreeMap::new();
-    let mut current = None;
-    for line in text.lines() {
-        if let Some(declared) = line.strip_prefix("# TYPE ") {
-            let (name, kind) = declared.split_once(' ').expect("a name and a type");
-            let family = Family {
-                kind: kind.to_owned(),
-                labels: BTreeSet::new(),
-            };
-            families.insert(name.to_owned(), family);
-            current = Some(name.to_owned());
-        } else if let (Some(name), Some((_, rest))) = (&current, line.split_once('{')) {
-            let labels = rest.rsplit_once('}').expect("a closing brace").0;
-            let names = labels
-                .split("\",")
-                .filter_map(|label| label.split_once("=\""));
-            let names = names.map(|(label, _)| label.to_owned());
-            let family = families.get_mut(name).expect("declared before");
-            family.labels.extend(names.filter(|label| label != "le"));
-        }
-    }
-    families
-}
-
 /// Returns the text of all sources of the workspace.
 fn sources() -> String {
     let files = paths::rust_files(&paths::repository()).into_iter();
@@ -77,29 +108,18 @@ fn sources() -> String {
 
 /// Asserts that the reference has the metrics of all processes, which have served requests.
 pub(crate) async fn assert_documented(split: &Installation) {
-    let unknown = split.surface().client();
-    unknown
-        .denied("/no-such-path", 401, "authentication_required")
-        .await;
+    let (client, code) = (split.surface().client(), "authentication_required");
+    client.denied("/no-such-path", 401, code).await;
     let documented = documented();
     let (mut wrong, mut served) = (Vec::new(), BTreeSet::new());
     for (process, port) in split.admin_ports() {
-        let url = format!("http://127.0.0.1:{port}/metrics");
-        let text = reqwest::get(url)
-            .await
-            .expect("a response")
-            .text()
-            .await
-            .expect("text");
-        for (name, family) in parse(&text) {
-            let is_equal = documented
-                .get(&name)
-                .is_some_and(|(kind, labels)| *kind == family.kind && *labels == family.labels);
-            if !is_equal {
-                wrong.push(format!(
-                    "{process}: {name} {family:?}, documented: {:?}",
-                    documented.get(&name)
-                ));
+        let admin = Client::new(&format!("http://127.0.0.1:{port}"));
+        let text = admin.fetch("/metrics", 200).await.text();
+        for (name, family) in families(&text) {
+            let expected = documented.get(&name);
+            if expected != Some(&family) {
+                let difference = format!("{family:?}, documented: {expected:?}");
+                wrong.push(format!("{process}: {name} {difference}"));
             }
             served.insert(name);
         }
@@ -109,10 +129,7 @@ pub(crate) async fn assert_documented(split: &Installation) {
     let sources = sources();
     let is_known = |name: &str| served.contains(name) || sources.contains(&format!("\"{name}\""));
     let unknown: Vec<_> = documented.keys().filter(|name| !is_known(name)).collect();
-    assert!(
-        unknown.is_empty(),
-        "documented, but not in any process: {unknown:?}"
-    );
+    assert!(unknown.is_empty(), "in no process: {unknown:?}");
     assert!(served.len() > 40, "most are served: {served:?}");
 }
 
@@ -120,9 +137,13 @@ pub(crate) async fn assert_documented(split: &Installation) {
 fn text_format_is_parsed_with_types_and_labels() {
     let text = "# HELP a_total Help\n# TYPE a_total counter\na_total{b=\"x,y=\\\"}\",c=\"z\"} 1\n\
                 # TYPE d_seconds histogram\nd_seconds_bucket{e=\"f\",le=\"0.5\"} 2\n";
-    let families = parse(text);
-    let labels = |name: &str| families[name].labels.iter().cloned().collect::<Vec<_>>();
-    assert_eq!(labels("a_total"), ["b", "c"]);
-    assert_eq!(labels("d_seconds"), ["e"]);
-    assert_eq!(families["d_seconds"].kind, "histogram");
+    let family = |kind: &str, labels: &[&str]| {
+        let labels = labels.iter().map(ToString::to_string);
+        (kind.to_owned(), labels.collect::<BTreeSet<_>>())
+    };
+    let expected = [
+        ("a_total".to_owned(), family("counter", &["b", "c"])),
+        ("d_seconds".to_owned(), family("histogram", &["e"])),
+    ];
+    assert_eq!(families(text), BTreeMap::from(expected));
 }

@@ -3,7 +3,6 @@
 use std::process::Command;
 use std::time::Duration;
 
-use http::StatusCode;
 use postern_core::Clock;
 use postern_core::clock::Timestamp;
 use postern_harness::{FakeClock, Pools, skipped};
@@ -45,14 +44,9 @@ async fn cluster_with_token(database: &str, ahead_s: i64) -> (NotifyCluster, Str
     (cluster, later)
 }
 
-async fn accept(cluster: &NotifyCluster, url: &str, key: &str) -> String {
-    let accepted = cluster.try_post(url, key, "Ada", "NORMAL").await;
-    accepted.unwrap_or_else(|| panic!("{key} is accepted"))
-}
-
 /// A notification has the time of the database.
 async fn assert_created(cluster: &NotifyCluster, replica: &Replica, id: &str, ahead_s: i64) {
-    let view = cluster.status(&replica.url, id).await;
+    let view = cluster.status(replica, id).await;
     let created_at = view["createdAt"].as_str().and_then(Timestamp::parse);
     let now = Timestamp(Clock::system().now().0 + ahead_s * 1000);
     let age = now.since(created_at.expect("a time"));
@@ -77,7 +71,7 @@ async fn check(name: &str, ahead_s: i64) {
         return;
     };
     let sound = cluster.replica().await;
-    let done = accept(&cluster, &sound.url, "done").await;
+    let done = cluster.accept(&sound, "done", "NORMAL").await;
     cluster.settled(&sound, &done, "SENT").await;
     let scheduled = cluster.post_scheduled(&sound).await;
 
@@ -87,20 +81,17 @@ async fn check(name: &str, ahead_s: i64) {
     let skew = ahead_s.unsigned_abs() - 5;
     cluster.wait_for_metric(&wrong, SKEW, skew).await;
     std::mem::swap(&mut cluster.token, &mut token);
-    let late = accept(&cluster, &wrong.url, "late").await;
+    let late = cluster.accept(&wrong, "late", "NORMAL").await;
     cluster.settled(&wrong, &late, "SENT").await;
-    assert_eq!(
-        accept(&cluster, &wrong.url, "done").await,
-        done,
-        "{name}: the key is known"
-    );
+    let again = cluster.accept(&wrong, "done", "NORMAL").await;
+    assert_eq!(again, done, "{name}: the key is known");
     // A person who unsubscribes at one replica gets no mail from another.
     let mail = cluster.post_mail(&wrong, "ada@example.com").await;
     cluster.unsubscribe(&wrong, &mail, "ada@example.com").await;
     std::mem::swap(&mut cluster.token, &mut token);
-    let unsubscribed = Some("RECIPIENT_UNSUBSCRIBED");
+    let (ada, unsubscribed) = ("ada@example.com", Some("RECIPIENT_UNSUBSCRIBED"));
     cluster
-        .wait_for_mail_outcome(&sound, "ada@example.com", unsubscribed)
+        .wait_for_mail_outcome(&sound, ada, unsubscribed)
         .await;
     let ended = wrong.running.stop("TERM").await;
     assert_eq!(ended.status, Some(0), "{name}: {}", ended.stderr);
@@ -112,13 +103,9 @@ async fn check(name: &str, ahead_s: i64) {
     let wrong = cluster.replica().await;
     cluster.clock = None;
     let sound = cluster.replica().await;
-    for key in ["done", "late"] {
-        let id = accept(&cluster, &sound.url, key).await;
-        assert_eq!(
-            id,
-            if key == "done" { done.as_str() } else { &late },
-            "{name}: {key}"
-        );
+    for (key, known) in [("done", &done), ("late", &late)] {
+        let id = cluster.accept(&sound, key, "NORMAL").await;
+        assert_eq!(id, *known, "{name}: {key}");
         cluster.settled(&sound, &id, "SENT").await;
     }
     assert_created(&cluster, &sound, &late, 0).await;
@@ -148,7 +135,7 @@ async fn process_that_was_suspended_goes_on_at_the_right_time() {
     };
     cluster.clock = Some(clock.clone());
     let replica = cluster.replica().await;
-    let done = accept(&cluster, &replica.url, "done").await;
+    let done = cluster.accept(&replica, "done", "NORMAL").await;
     cluster.settled(&replica, &done, "SENT").await;
     let scheduled = cluster.post_scheduled(&replica).await;
     replica.running.signal("STOP").await;
@@ -157,7 +144,7 @@ async fn process_that_was_suspended_goes_on_at_the_right_time() {
     tokio::time::sleep(CLOCK_DELAY).await;
     replica.running.signal("CONT").await;
     cluster.token = later;
-    let late = accept(&cluster, &replica.url, "late").await;
+    let late = cluster.accept(&replica, "late", "NORMAL").await;
     assert_created(&cluster, &replica, &late, SUSPENDED_S).await;
     for id in [&late, &scheduled] {
         cluster.settled(&replica, id, "SENT").await;
@@ -173,23 +160,12 @@ async fn process_that_was_suspended_goes_on_at_the_right_time() {
 /// Starts a replica that cannot write, which serves reads and is not ready.
 async fn assert_serves_reads(cluster: &NotifyCluster, id: &str) -> Replica {
     let replica = cluster.unready_replica().await;
-    let no_writes = async {
-        while !cluster
-            .wait_until_not_ready(&replica)
-            .await
-            .contains("accepts no writes")
-        {
-            tokio::task::yield_now().await;
-        }
-    };
-    let waited = tokio::time::timeout(Duration::from_secs(60), no_writes).await;
-    waited.expect("the database accepts no writes");
-    assert_eq!(cluster.status(&replica.url, id).await["status"], "SENT");
-    let refused = cluster.post(&replica.url, "during", "Ada", "NORMAL").await;
-    assert_eq!(
-        refused.expect("a response").status(),
-        StatusCode::SERVICE_UNAVAILABLE
-    );
+    cluster
+        .wait_until_not_ready(&replica, "accepts no writes")
+        .await;
+    assert_eq!(cluster.status(&replica, id).await["status"], "SENT");
+    let refused = cluster.post(&replica, "during", "NORMAL").await;
+    assert_eq!(refused.expect("a response").status, 503);
     replica
 }
 
@@ -198,7 +174,7 @@ async fn start_with_a_full_database_serves_reads_and_is_not_ready() {
     let database = postgres().await;
     let cluster = NotifyCluster::over(&database.url, "").await;
     let replica = cluster.replica().await;
-    let id = accept(&cluster, &replica.url, "before").await;
+    let id = cluster.accept(&replica, "before", "NORMAL").await;
     cluster.settled(&replica, &id, "SENT").await;
     replica.running.kill().await;
     database.set_full(true).await;
@@ -219,7 +195,7 @@ async fn start_on_a_full_disk_serves_reads_and_is_not_ready() {
     }
     let cluster = NotifyCluster::over(&format!("sqlite://{path}/notify.db"), "").await;
     let replica = cluster.replica().await;
-    let id = accept(&cluster, &replica.url, "before").await;
+    let id = cluster.accept(&replica, "before", "NORMAL").await;
     cluster.settled(&replica, &id, "SENT").await;
     replica.running.kill().await;
     let filler = folder.path().join("filler");

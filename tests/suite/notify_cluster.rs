@@ -7,7 +7,9 @@ use postern_core::Clock;
 use postern_harness::mail_token::{UNSUBSCRIBE, mail_token};
 use postern_harness::paths::conf;
 use postern_harness::process::{Ended, Program, Running};
-use postern_harness::{FakeClock, Pools, ports};
+use postern_harness::public_api::{message, text};
+use postern_harness::wait::{answer, text_with, until};
+use postern_harness::{Answer, Client, FakeClock, Pools, ports};
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -33,7 +35,6 @@ pub(crate) struct NotifyCluster {
     folder: TempDir,
     /// Token of the service that submits and reads notifications.
     pub(crate) token: String,
-    http: reqwest::Client,
 }
 
 /// Mail token key of every replica and tool: 33 bytes in base64.
@@ -45,14 +46,12 @@ pub(crate) const UNKNOWN_ID: &str = "0190a5d0-0000-7000-8000-000000000001";
 /// Name of the recording provider in the replicas' configuration and logs.
 pub(crate) const PROVIDER_NAME: &str = "record";
 
-/// A replica process.
+/// A replica process, with clients of its listeners.
 pub(crate) struct Replica {
     pub(crate) running: Running,
-    pub(crate) url: String,
-    pub(crate) admin: String,
+    client: Client,
+    pub(crate) admin: Client,
 }
-
-// === impl Replica ===
 
 impl Replica {
     /// Stops the process, which must end with status 0.
@@ -61,8 +60,6 @@ impl Replica {
         assert_eq!(ended.status, Some(0), "{}", ended.stderr);
     }
 }
-
-// === impl NotifyCluster ===
 
 impl NotifyCluster {
     /// Creates a cluster over a database. `settings` are appended to the configuration of each
@@ -88,7 +85,6 @@ impl NotifyCluster {
             threads: None,
             folder,
             token,
-            http: reqwest::Client::new(),
         }
     }
 
@@ -100,11 +96,12 @@ impl NotifyCluster {
     }
 
     fn start(&self) -> Replica {
-        let (public, admin) = (ports::free(1), ports::free(1));
+        let ports = [ports::free(1), ports::free(1)];
+        let [client, admin] = ports.map(|port| Client::new(&format!("http://127.0.0.1:{port}")));
         Replica {
-            running: self.program(&self.config(public, admin)).start(),
-            url: format!("http://127.0.0.1:{public}"),
-            admin: format!("http://127.0.0.1:{admin}"),
+            running: self.program(&self.config(ports)).start(),
+            client,
+            admin,
         }
     }
 
@@ -114,7 +111,7 @@ impl NotifyCluster {
     }
 
     fn tool_program(&self, arguments: &[&str]) -> Program {
-        let program = self.program(&self.config(ports::free(1), ports::free(1)));
+        let program = self.program(&self.config([ports::free(1), ports::free(1)]));
         program.args(arguments.iter().copied())
     }
 
@@ -144,22 +141,17 @@ impl NotifyCluster {
             "CLOUD_REGION",
         ];
         let name = format!("{}.toml", uuid::Uuid::new_v4().simple());
-        program
-            .envs(
-                names
-                    .into_iter()
-                    .filter_map(|name| Some((name, env.get(name)?))),
-            )
-            .env("NOTIFY_TOKEN_KEY", TOKEN_KEY)
-            .env("NOTIFY_ADMIN_TOKEN", ADMIN_TOKEN)
-            .config(&name, config)
+        let known = names
+            .into_iter()
+            .filter_map(|name| Some((name, env.get(name)?)));
+        let program = program.envs(known).env("NOTIFY_TOKEN_KEY", TOKEN_KEY);
+        let program = program.env("NOTIFY_ADMIN_TOKEN", ADMIN_TOKEN);
+        program.config(&name, config)
     }
 
-    fn config(&self, public: u16, admin: u16) -> String {
-        let templates = conf()
-            .join("templates")
-            .canonicalize()
-            .expect("conf/templates exists");
+    fn config(&self, [public, admin]: [u16; 2]) -> String {
+        let templates = conf().join("templates").canonicalize();
+        let templates = templates.expect("conf/templates exists");
         let Self {
             database,
             settings,
@@ -198,37 +190,38 @@ body = '{{"text": {{{{ text }}}}, "to": {{{{ to }}}}}}'
         )
     }
 
-    /// Repeats a question until it has an answer, at most for a minute.
-    async fn poll<T>(&self, what: &str, ask: impl AsyncFn() -> Option<T>) -> T {
-        let polled = async {
-            loop {
-                if let Some(answer) = ask().await {
-                    return answer;
-                }
-                self.provider.next_call_or_timeout().await;
-            }
-        };
-        let polled = tokio::time::timeout(Duration::from_secs(60), polled).await;
-        polled.unwrap_or_else(|_| panic!("not in a minute: {what}"))
+    fn client(&self, replica: &Replica) -> Client {
+        replica.client.with_token(&self.token)
+    }
+
+    /// Submits a notification once and returns the response, if there is one.
+    pub(crate) async fn post(
+        &self,
+        replica: &Replica,
+        key: &str,
+        priority: &str,
+    ) -> Option<Answer> {
+        let request = self.client(replica).post("/notifications");
+        let request = request.header("idempotency-key", key);
+        request.json(&text_message(priority)).try_send().await
     }
 
     /// Submits a notification once and returns its id if it was accepted.
     pub(crate) async fn try_post(
         &self,
-        url: &str,
+        replica: &Replica,
         key: &str,
-        name: &str,
         priority: &str,
     ) -> Option<String> {
-        let answer = self.post(url, key, name, priority).await.ok()?;
-        let answer: Value = answer.error_for_status().ok()?.json().await.ok()?;
-        answer["notificationId"].as_str().map(str::to_owned)
+        let answer = self.post(replica, key, priority).await?;
+        (answer.status == 201).then(|| answer.string("/notificationId"))
     }
 
     /// Submits a notification, which must be accepted, and returns its id.
     pub(crate) async fn accept(&self, replica: &Replica, key: &str, priority: &str) -> String {
-        let accepted = self.try_post(&replica.url, key, "Ada", priority).await;
-        accepted.unwrap_or_else(|| panic!("{key} is accepted"))
+        let answer = self.post(replica, key, priority).await;
+        let answer = answer.unwrap_or_else(|| panic!("{key}: no answer"));
+        answer.expect(201).string("/notificationId")
     }
 
     /// Waits until the provider has been called this many times.
@@ -245,23 +238,25 @@ body = '{{"text": {{{{ text }}}}, "to": {{{{ to }}}}}}'
 
     /// Submits a notification until it is accepted, and waits until it is sent.
     pub(crate) async fn deliver_after_recovery(&self, replica: &Replica, key: &str) {
-        let post = async || self.try_post(&replica.url, key, "Ada", "NORMAL").await;
-        let id = self.poll("accepted without a restart", post).await;
-        self.settled(replica, &id, "SENT").await;
+        let id = answer(async || {
+            let id = self.try_post(replica, key, "NORMAL").await;
+            id.ok_or_else(|| format!("{key} is not accepted without a restart"))
+        });
+        self.settled(replica, &id.await, "SENT").await;
     }
 
     /// Submits a notification that is due a day later, and returns its id.
     pub(crate) async fn post_scheduled(&self, replica: &Replica) -> String {
         let send_at = Clock::system().now().plus(Duration::from_secs(86_400));
-        let mut body = message("Ada", "NORMAL");
+        let mut body = text_message("NORMAL");
         body["sendAt"] = json!(send_at);
         self.submit(replica, &body).await
     }
 
     async fn submit(&self, replica: &Replica, body: &Value) -> String {
-        let answer = self.post_json(replica, "notifications", body).await;
-        let id = answer["notificationId"].as_str();
-        id.expect("accepted").to_owned()
+        let client = self.client(replica);
+        let accepted = client.posted("/notifications", body, 201).await;
+        accepted.string("/notificationId")
     }
 
     /// Uses another database for the replicas and tools that are started from now on.
@@ -269,32 +264,9 @@ body = '{{"text": {{{{ text }}}}, "to": {{{{ to }}}}}}'
         url.clone_into(&mut self.database);
     }
 
-    /// Submits a notification once and returns the response.
-    pub(crate) async fn post(
-        &self,
-        url: &str,
-        key: &str,
-        name: &str,
-        priority: &str,
-    ) -> reqwest::Result<reqwest::Response> {
-        let request = self.http.post(format!("{url}/notifications"));
-        let request = request
-            .bearer_auth(&self.token)
-            .header("idempotency-key", key);
-        request.json(&message(name, priority)).send().await
-    }
-
-    /// Sends a JSON body and returns the one of the response.
-    async fn post_json(&self, replica: &Replica, path: &str, body: &Value) -> Value {
-        let request = self.http.post(format!("{}/{path}", replica.url));
-        json_of(request.bearer_auth(&self.token).json(body)).await
-    }
-
     /// Submits an e-mail notification and returns its id.
     pub(crate) async fn post_mail(&self, replica: &Replica, to: &str) -> String {
-        let mut body = message("Ada", "NORMAL");
-        body["channel"] = json!("email");
-        body["recipient"] = json!({"email": to});
+        let body = message("email", &json!({"email": to}));
         self.submit(replica, &body).await
     }
 
@@ -306,17 +278,13 @@ body = '{{"text": {{{{ text }}}}, "to": {{{{ to }}}}}}'
         to: &str,
         reason: Option<&str>,
     ) {
-        let sent = async || {
-            let id = self.post_mail(replica, to).await;
-            let ended = async || {
-                let view = self.status(&replica.url, &id).await;
-                (view["status"] != "QUEUED").then_some(view)
-            };
-            let view = self.poll("a mail is sent", ended).await;
-            (view["reason"].as_str() == reason).then_some(())
-        };
         let what = format!("a mail to {to} ends with {reason:?}");
-        self.poll(&what, sent).await;
+        let is_expected = async || {
+            let path = format!("/notifications/{}", self.post_mail(replica, to).await);
+            let view = self.client(replica).settled(&path).await;
+            view["reason"].as_str() == reason
+        };
+        until(&what, is_expected).await;
     }
 
     /// Returns the token of a mail to an address.
@@ -327,63 +295,57 @@ body = '{{"text": {{{{ text }}}}, "to": {{{{ to }}}}}}'
     /// Sends the request of an unsubscribe link.
     pub(crate) async fn unsubscribe(&self, replica: &Replica, id: &str, address: &str) {
         let token = self.mail_token(UNSUBSCRIBE, id, address);
-        let url = format!("{}/unsubscriptions?token={token}", replica.url);
-        let request = self.http.post(url).body("List-Unsubscribe=One-Click");
-        let form = "application/x-www-form-urlencoded";
-        let answer = request.header("content-type", form).send().await;
-        let answer = answer.expect("the replica responds");
-        assert_eq!(answer.status(), StatusCode::NO_CONTENT);
+        let click = replica
+            .client
+            .post(&format!("/unsubscriptions?token={token}"));
+        let click = click.form(&[("List-Unsubscribe", "One-Click")]);
+        let _ = click.send().await.expect(204);
     }
 
-    /// Waits until a replica that has started is not ready, and returns the reason.
-    pub(crate) async fn wait_until_not_ready(&self, replica: &Replica) -> String {
-        let unready = async || {
-            let request = self.http.get(format!("{}/readyz", replica.admin));
-            let answer = request.send().await.expect("the replica responds");
-            let is_ready = answer.status() != StatusCode::SERVICE_UNAVAILABLE;
-            let text = answer.text().await.expect("the body is UTF-8");
-            (!is_ready && !text.contains("\"starting\"")).then_some(text)
-        };
-        self.poll("the replica becomes unready", unready).await
+    /// Waits until a replica that has started is not ready for a reason that contains this text.
+    pub(crate) async fn wait_until_not_ready(&self, replica: &Replica, reason: &str) {
+        text_with(reason, async || {
+            let ready = replica.admin.get("/readyz").send().await;
+            match (ready.status.as_u16(), ready.text()) {
+                (503, text) if !text.contains("\"starting\"") => text,
+                _ => String::new(),
+            }
+        })
+        .await;
     }
 
     /// Submits a batch and returns the ids in order.
     pub(crate) async fn post_batch(&self, replica: &Replica, priorities: &[&str]) -> Vec<String> {
-        let all = priorities.iter().map(|priority| message("Ada", priority));
+        let all = priorities.iter().map(|priority| text_message(priority));
         let body = json!({"notifications": all.collect::<Vec<_>>()});
-        let answer = self.post_json(replica, "notification-batches", &body).await;
-        let results = answer["results"].as_array().expect("results").iter();
-        let ids = results.map(|result| result["notificationId"].as_str());
-        ids.map(|id| id.expect("accepted").to_owned()).collect()
+        let client = self.client(replica);
+        let answer = client.posted("/notification-batches", &body, 200).await;
+        let results = answer.json()["results"].take();
+        let ids = results.as_array().expect("results").iter();
+        ids.map(|result| text(result, "notificationId").to_owned())
+            .collect()
     }
 
     /// Submits a batch body. Returns the status, or `None` if the connection was closed before the
     /// body was sent.
     pub(crate) async fn post_body(&self, replica: &Replica, body: &Value) -> Option<StatusCode> {
-        let request = self
-            .http
-            .post(format!("{}/notification-batches", replica.url));
-        let answer = request.bearer_auth(&self.token).json(body).send().await;
-        answer.ok().map(|answer| answer.status())
+        let request = self.client(replica).post("/notification-batches");
+        let request = request.body("application/json", body.to_string());
+        request.try_send().await.map(|answer| answer.status)
     }
 
     /// Returns the response of a route of the admin listener.
     pub(crate) async fn read(&self, replica: &Replica, path: &str) -> Value {
-        let request = self.http.get(format!("{}/admin/{path}", replica.admin));
-        let answer = request.bearer_auth(ADMIN_TOKEN).send().await;
-        let answer = answer.expect("a response");
-        assert_eq!(answer.status(), StatusCode::OK, "{path}");
-        answer.json().await.expect("JSON")
+        let admin = replica.admin.with_token(ADMIN_TOKEN);
+        admin.read(&format!("/admin/{path}")).await
     }
 
     /// Makes a change at the admin listener as the operator `ada`, and returns the response.
     pub(crate) async fn change(&self, replica: &Replica, path: &str, body: &Value) -> Value {
-        let request = self.http.post(format!("{}/admin/{path}", replica.admin));
-        let request = request.bearer_auth(ADMIN_TOKEN);
-        let answer = request.header("x-postern-operator", "ada").json(body);
-        let answer = answer.send().await.expect("a response");
-        assert_eq!(answer.status(), StatusCode::OK, "{path}");
-        answer.json().await.expect("JSON")
+        let request = replica.admin.with_token(ADMIN_TOKEN);
+        let request = request.post(&format!("/admin/{path}")).json(body);
+        let changed = request.header("x-postern-operator", "ada").send().await;
+        changed.expect(200).json()
     }
 
     /// Returns a new token, at the time of the pools.
@@ -394,30 +356,25 @@ body = '{{"text": {{{{ text }}}}, "to": {{{{ to }}}}}}'
     /// Starts a replica that does not become ready, and waits until it answers.
     pub(crate) async fn unready_replica(&self) -> Replica {
         let replica = self.start();
-        let answers = async || {
-            let request = self.http.get(format!("{}/livez", replica.admin));
-            request.send().await.ok()
-        };
-        self.poll("the replica answers", answers).await;
+        let answers = async || replica.admin.get("/livez").try_send().await.is_some();
+        until("the replica answers", answers).await;
         replica
     }
 
     /// Returns the body of `/readyz`.
     pub(crate) async fn readiness(&self, replica: &Replica) -> Value {
-        json_of(self.http.get(format!("{}/readyz", replica.admin))).await
+        replica.admin.get("/readyz").send().await.json()
     }
 
     /// Returns the status document.
-    pub(crate) async fn status(&self, url: &str, id: &str) -> Value {
-        let request = self.http.get(format!("{url}/notifications/{id}"));
-        json_of(request.bearer_auth(&self.token)).await
+    pub(crate) async fn status(&self, replica: &Replica, id: &str) -> Value {
+        let request = self.client(replica).get(&format!("/notifications/{id}"));
+        request.send().await.json()
     }
 
     /// Returns a metric of a replica, or 0 if it does not exist.
     pub(crate) async fn metric(&self, replica: &Replica, name: &str) -> u64 {
-        let request = self.http.get(format!("{}/metrics", replica.admin));
-        let answer = request.send().await.expect("the replica responds");
-        let text = answer.text().await.expect("the body is UTF-8");
+        let text = replica.admin.fetch("/metrics", 200).await.text();
         let line = text.lines().find(|line| line.starts_with(name));
         line.and_then(|line| line.rsplit(' ').next()?.parse().ok())
             .unwrap_or(0)
@@ -425,26 +382,20 @@ body = '{{"text": {{{{ text }}}}, "to": {{{{ to }}}}}}'
 
     /// Polls a notification's status until it is as expected, as a client does.
     pub(crate) async fn settled(&self, replica: &Replica, id: &str, status: &str) {
-        let view = async || self.status(&replica.url, id).await;
-        let reached = async || (view().await["status"] == status).then_some(());
-        self.poll(&format!("{id} is {status}"), reached).await;
+        let reached = async || self.status(replica, id).await["status"] == status;
+        until(&format!("{id} is {status}"), reached).await;
     }
 
     /// Polls a replica's metrics until a value is reached.
     pub(crate) async fn wait_for_metric(&self, replica: &Replica, name: &str, value: u64) {
-        let reached = async || (self.metric(replica, name).await >= value).then_some(());
-        self.poll(&format!("{name} is {value}"), reached).await;
+        let reached = async || self.metric(replica, name).await >= value;
+        until(&format!("{name} is {value}"), reached).await;
     }
 }
 
 /// Returns the body of a text message.
-fn message(name: &str, priority: &str) -> Value {
-    json!({"channel": "sms", "recipient": {"phone": "+491701234567"}, "template": "welcome",
-        "variables": {"name": name}, "priority": priority})
-}
-
-/// Sends a request and returns the JSON body of the response.
-async fn json_of(request: reqwest::RequestBuilder) -> Value {
-    let answer = request.send().await.expect("the replica responds");
-    answer.json().await.expect("JSON")
+fn text_message(priority: &str) -> Value {
+    let mut body = message("sms", &json!({"phone": "+491701234567"}));
+    body["priority"] = priority.into();
+    body
 }

@@ -1,6 +1,4 @@
 //! PostgreSQL with a standby, and behind PgBouncer.
-use postern_harness::json;
-use postern_harness::public_api::sample;
 use postern_store::database::testing::postgres;
 use sqlx::{Connection, Executor, PgConnection};
 
@@ -15,29 +13,18 @@ async fn promoted_standby_is_used_without_a_restart() {
     let primary = OwnPostgres::start().await;
     let standby = primary.standby().await;
     // The standby is listed first: it answers, but accepts no writes.
-    let hosts = format!(
-        "127.0.0.1:{},127.0.0.1:{}",
-        port(standby.url()),
-        port(primary.url())
-    );
+    let ports = [&standby, &primary].map(|server| port(server.url()));
+    let hosts = format!("127.0.0.1:{},127.0.0.1:{}", ports[0], ports[1]);
     let url = format!("postgres://postern@{hosts}/postgres?target_session_attrs=read-write");
     let cluster = NotifyCluster::over(&url, SETTINGS).await;
     let replica = cluster.replica().await;
     cluster.deliver(&replica, "k0").await;
     primary.kill().await;
-    assert!(
-        cluster
-            .wait_until_not_ready(&replica)
-            .await
-            .contains("database")
-    );
-    let mut operator = PgConnection::connect(standby.url())
-        .await
-        .expect("the standby answers");
-    operator
-        .execute("SELECT pg_promote()")
-        .await
-        .expect("promoted");
+    cluster.wait_until_not_ready(&replica, "database").await;
+    let operator = PgConnection::connect(standby.url()).await;
+    let mut operator = operator.expect("the standby answers");
+    let promoted = operator.execute("SELECT pg_promote()").await;
+    promoted.expect("promoted");
     cluster.deliver_after_recovery(&replica, "k1").await;
     replica.stop().await;
     standby.stop().await;
@@ -69,16 +56,11 @@ async fn auth_over_pgbouncer_in_session_mode_signs_in() {
     };
     let replica = cluster.replica(&changes).await;
     for _ in 0..3 {
-        let token = replica.surface.social_sign_in(&sample("ada"), None).await;
-        let body = json!({ "temporaryToken": token.expect("signed in") });
-        let answer = replica.post("/auth/tokens/exchange", &body).await;
-        let signed_in = answer.expect(200).json();
+        let token = replica.surface.social_token("ada").await;
+        let signed_in = replica.surface.exchange(&token).await;
+        let signed_in = signed_in.expect(200).json();
         let renewed = replica.refresh(&signed_in["tokens"]).await;
-        let renewed = renewed.expect(200).json();
-        assert!(
-            renewed.to_string().contains("\"accessToken\""),
-            "new tokens"
-        );
+        let _token = renewed.expect(200).string("/accessToken");
     }
     let _ = replica.running.stop("TERM").await;
 }
@@ -91,9 +73,7 @@ async fn pgbouncer_with_shared_sessions_is_rejected() {
         let cluster = NotifyCluster::over(&pooler.url(&database.url), SETTINGS).await;
         let ended = cluster.tool(&["show", UNKNOWN_ID]).await;
         let lines = ended.expect(64, 1);
-        assert!(
-            lines[0].contains("pool_mode = session"),
-            "{mode}: {lines:?}"
-        );
+        let is_told = lines[0].contains("pool_mode = session");
+        assert!(is_told, "{mode}: {lines:?}");
     }
 }

@@ -27,10 +27,8 @@ const CRITICAL_COUNT: usize = 200;
 const CRITICAL_PER_SECOND: u64 = 50;
 
 pub(crate) fn env_number(variable: &str, default: usize) -> usize {
-    Env::of_process()
-        .get(variable)
-        .and_then(|text| text.parse().ok())
-        .unwrap_or(default)
+    let (env, read) = (Env::of_process(), |text: &str| text.parse().ok());
+    env.get(variable).and_then(read).unwrap_or(default)
 }
 
 fn delivery_timeout(rows: usize) -> Duration {
@@ -174,11 +172,7 @@ async fn order_of_many(database: &str, threads: Option<usize>) {
         "notify: {} waiting of four priorities over PostgreSQL with an idle transaction: at most {within} places off within a priority and {over_all} \
          over all, with {PERMITS} claimed at a time{}; {per_s} delivered/s (LOW waits until the others are idle)",
         all.len(),
-        if threads == ONE_THREAD {
-            ", in one thread"
-        } else {
-            ""
-        },
+        threads.map_or("", |_| ", in one thread"),
     ));
     replica.stop().await;
 }
@@ -192,13 +186,9 @@ async fn order_is_strict_and_fair_beside_an_idle_transaction() {
     // Dead rows cannot be vacuumed from now on.
     let idle = PgConnection::connect(&database.url).await;
     let mut idle = idle.expect("PostgreSQL accepts connections");
-    for statement in [
-        "BEGIN ISOLATION LEVEL REPEATABLE READ",
-        "SELECT count(*) FROM notify_queue",
-    ] {
-        let done = idle.execute(statement).await;
-        done.expect("the snapshot is taken");
-    }
+    let snapshot = "BEGIN ISOLATION LEVEL REPEATABLE READ; SELECT count(*) FROM notify_queue";
+    let taken = idle.execute(snapshot).await;
+    taken.expect("the snapshot is taken");
     for threads in [ONE_THREAD, None] {
         order_of_many(&database.url, threads).await;
     }
@@ -247,10 +237,9 @@ const LOW_LANE: i16 = 14;
 
 /// Inserts messages into a lane, as if they had been accepted.
 pub(crate) async fn insert_backlog(url: &str, lane: i16, rows: usize) {
-    let recipient = if lane < CRITICAL_LANE {
-        json!({"email": "low@example.com"})
-    } else {
-        json!({"phone": "+491701234567"})
+    let recipient = match lane < CRITICAL_LANE {
+        true => json!({"email": "low@example.com"}),
+        false => json!({"phone": "+491701234567"}),
     };
     let sql = format!(
         "WITH now AS (SELECT {} + n AS ms, n FROM generate_series(0, {rows} - 1) n),
@@ -284,10 +273,7 @@ async fn critical_is_sent_while_low_waits() {
     for number in 0..CRITICAL_COUNT {
         tick.tick().await;
         let (key, began) = (format!("c-{number}"), Instant::now());
-        let id = cluster
-            .try_post(&replica.url, &key, "critical", "CRITICAL")
-            .await
-            .expect("accepted");
+        let id = cluster.accept(&replica, &key, "CRITICAL").await;
         posted.insert(id, (began, Instant::now()));
     }
     let is_critical = |call: &&Call| posted.contains_key(&call.id);

@@ -45,11 +45,11 @@ async fn stop_waits_for_the_slowest_call_without_repetition() {
         other = cluster.replica().await;
         cluster.wait_for_calls(calls, MAX_TAKEOVER_TIME).await;
     }
-    assert_eq!(cluster.status(&other.url, &id).await["status"], "QUEUED");
+    assert_eq!(cluster.status(&other, &id).await["status"], "QUEUED");
     mail.confirm(true);
     assert_eq!(stopping.running.wait().await.status, Some(0));
     cluster.settled(&other, &id, "SENT").await;
-    let view = cluster.status(&other.url, &id).await;
+    let view = cluster.status(&other, &id).await;
     assert_eq!(view["attempts"], 1, "{view}");
     assert_eq!(mail.received(), 1);
     cluster.provider.resume_responses();

@@ -4,6 +4,7 @@
 use std::time::{Duration, Instant};
 
 use postern_core::testing::assert_members;
+use postern_harness::wait::{answer, until};
 use postern_store::database::Database;
 use postern_store::database::testing::postgres;
 use serde_json::{Value, json};
@@ -11,32 +12,26 @@ use sqlx::Executor;
 
 use crate::notify_cluster::{NotifyCluster, PROVIDER_NAME, Replica};
 
-const TIMEOUT: Duration = Duration::from_secs(60);
 /// Maximum time until readiness names a lock.
 const LOCK_LIMIT: Duration = Duration::from_secs(15);
 /// Maximum time until the other replica knows a pause: it asks every two seconds.
 const PAUSE_LIMIT: Duration = Duration::from_secs(4);
 
 /// Polls a notification until it waits for `reason`, and returns its status document.
-///
-/// # Panics
-/// If it does not within [`TIMEOUT`].
 async fn wait_for_reason(
     cluster: &NotifyCluster,
     replica: &Replica,
     id: &str,
     reason: &str,
 ) -> Value {
-    let polled = async {
-        loop {
-            let view = cluster.status(&replica.url, id).await;
-            if view["waitReason"] == reason {
-                return view;
-            }
+    answer(async || {
+        let view = cluster.status(replica, id).await;
+        match view["waitReason"] == reason {
+            true => Ok(view),
+            false => Err(format!("{reason}: {view}: {}", replica.running.log())),
         }
-    };
-    let found = tokio::time::timeout(TIMEOUT, polled).await;
-    found.unwrap_or_else(|_| panic!("{id} does not wait for {reason}: {}", replica.running.log()))
+    })
+    .await
 }
 
 #[tokio::test]
@@ -123,34 +118,25 @@ async fn locked_queue_is_degraded_with_its_blocker() {
     let mut holder = pool.begin().await.expect("begun");
     let warnings = |log: &str| log.lines().filter(|line| line.contains("WARN")).count();
     let before = warnings(&replica.running.log());
-    holder
-        .execute("LOCK TABLE notify_queue")
-        .await
-        .expect("locked");
+    let locked = holder.execute("LOCK TABLE notify_queue").await;
+    locked.expect("locked");
     let since = Instant::now();
     let mut ready = Value::Null;
     let blocked = |ready: &Value| {
-        ready["parts"]["statements"]
-            .to_string()
-            .contains("; blocked by session ")
+        let statements = ready["parts"]["statements"].to_string();
+        statements.contains("; blocked by session ")
     };
     while !blocked(&ready) {
-        assert!(
-            since.elapsed() < LOCK_LIMIT,
-            "{ready}: {}",
-            replica.running.log()
-        );
-        let rejected = cluster
-            .try_post(&replica.url, "locked", "Ada", "HIGH")
-            .await;
+        let log = replica.running.log();
+        assert!(since.elapsed() < LOCK_LIMIT, "{ready}: {log}");
+        let rejected = cluster.try_post(&replica, "locked", "HIGH").await;
         assert_eq!(rejected, None, "the table is locked");
         ready = cluster.readiness(&replica).await;
     }
     assert_eq!(ready["ready"], true, "the probe writes to another table");
     let failures = "postern_database_statement_failures_total{statement=";
     cluster.wait_for_metric(&replica, failures, 1).await;
-    let text = reqwest::get(format!("{}/metrics", replica.admin)).await;
-    let text = text.expect("a response").text().await.expect("text");
+    let text = replica.admin.fetch("/metrics", 200).await.text();
     let oldest = "postern_notify_oldest_waiting_seconds{channel=\"sms\"";
     let mut oldest = text.lines().filter(|line| line.starts_with(oldest));
     assert!(oldest.any(|line| line.ends_with(" NaN")), "not 0: {text}");
@@ -159,10 +145,8 @@ async fn locked_queue_is_degraded_with_its_blocker() {
     let intervals = since.elapsed().as_secs() / 10 + 1;
     let warned = warnings(&log) - before;
     assert!(u64::try_from(warned).expect("a few") <= intervals, "{log}");
-    holder.rollback().await.expect("released");
-    while cluster.readiness(&replica).await["degraded"] != json!([]) {
-        assert!(since.elapsed() < TIMEOUT, "{}", replica.running.log());
-        cluster.provider.next_call_or_timeout().await;
-    }
+    holder.commit().await.expect("released");
+    let sound = async || cluster.readiness(&replica).await["degraded"] == json!([]);
+    until("the queue is not locked any more", sound).await;
     let _ = replica.running.stop("TERM").await;
 }

@@ -64,8 +64,9 @@ async fn api_page_sends_requests(postern: &Standalone, browser: &Browser) {
     ] {
         browser.click(click).await;
     }
-    let answered = browser.find(".live-responses-table tbody .response-col_status");
-    assert!(answered.await.text().await.starts_with("200"));
+    let answered = ".live-responses-table tbody .response-col_status";
+    let answered = browser.text_of(answered).await;
+    assert!(answered.starts_with("200"), "{answered}");
     assert!(!browser.is_too_wide().await, "with an answer");
     browser.assert_no_messages().await;
 }
@@ -111,13 +112,11 @@ async fn mail_is_read_and_deleted(postern: &Standalone, browser: &Browser) {
 async fn unsubscribe_page_works_with_the_keyboard(postern: &Standalone, browser: &Browser) {
     let surface = postern.surface();
     let ada = postern.verified_person().await;
-    let notification = welcome(&ada.id);
-    let created = ada.client.post_json("/notifications", &notification).await;
-    let id = created.expect(201).string("/notificationId");
-    let _ = surface.mailbox().to(&ada.email).await;
-    let record = format!("/notifications/{id}");
+    let message = welcome(&ada.id);
+    let created = ada.client.posted("/notifications", &message, 201).await;
+    let id = created.string("/notificationId");
     // The address is known only once the notification is sent.
-    while ada.client.fetch(&record, 200).await.string("/status") == "QUEUED" {}
+    ada.client.settled(&format!("/notifications/{id}")).await;
     let key = surface.env("NOTIFY_TOKEN_KEY");
     let token = mail_token(key, UNSUBSCRIBE, &id, &ada.email);
     let url = format!("{}unsubscriptions?token={token}", surface.client().base());

@@ -1,14 +1,17 @@
-//! Error responses of the services, on every operation of the contract: each documented status is
-//! provoked, and the response is checked against the document. Those of the gateway are in `statuses.rs`.
+//! Error responses, on every operation of the contract: each documented status is provoked, and the
+//! response is checked against the document.
 
 use std::collections::BTreeSet;
 
 use http::Method;
+use postern_core::config::Env;
 use postern_harness::client::Request;
+use postern_harness::contract::Operation;
 use postern_harness::json;
 use postern_harness::pools::create_user_with_temporary_password;
-use postern_harness::public_api::{resume_form, text, welcome};
-use postern_harness::{Client, Contract, Person, PublicApi, Standalone};
+use postern_harness::public_api::{text, upload, welcome};
+use postern_harness::{BrokenOrigin, Client, Contract, Gateway};
+use postern_harness::{Person, PublicApi, RawClient, Standalone};
 use serde_json::Value;
 
 /// Error responses that this installation does not give, with the tests that cover them.
@@ -22,8 +25,9 @@ const ELSEWHERE: &[(&str, u16, &str)] = &[
 const WITH_CODE: &str = "webhook.rs, with a pool that requires a code";
 const WITHOUT_PROVIDER: &str = "environment_variables.rs, without a social provider";
 
-/// Statuses of the services' own errors.
-const OF_THE_SERVICES: [u16; 7] = [400, 401, 403, 404, 409, 415, 422];
+/// The answer to a request for another host than that of the TLS handshake
+/// (`client_certificates.rs` of the gateway).
+const OF_TLS: u16 = 421;
 
 /// Operations of the development services, which do not point at the whole body.
 const OF_DEVELOPMENT: [&str; 4] = [
@@ -32,6 +36,44 @@ const OF_DEVELOPMENT: [&str; 4] = [
     "createJobSpec",
     "putFeature",
 ];
+
+/// Errors before an upstream is contacted, of every operation that documents them: what follows the
+/// path, further headers, and the answer. The rest of a line with another version becomes a header.
+/// A request that must be answered with 401 has no token.
+const OF_HEADS: [(&str, &str, u16, &str); 6] = [
+    ("", "Connection: authorization\r\n", 400, "invalid_header"),
+    ("", "", 401, "authentication_required"),
+    ("", "Content-Length: 99999999999\r\n", 413, "body_too_large"),
+    ("?a={long}", "", 414, "target_too_long"),
+    ("", "X-Large: {large}\r\n", 431, "head_too_large"),
+    (
+        " HTTP/1.2\r\nX-Rest:",
+        "",
+        505,
+        "http_version_not_supported",
+    ),
+];
+
+/// Upstreams of every operation, and what the gateway answers.
+const OF_UPSTREAMS: [(BrokenOrigin, u16, &str); 4] = [
+    (BrokenOrigin::Writes(FAILED), 500, "internal_error"),
+    (
+        BrokenOrigin::Writes(b"ceci n'est pas HTTP\r\n\r\n"),
+        502,
+        "upstream_failed",
+    ),
+    (
+        BrokenOrigin::RefusesConnections,
+        503,
+        "upstream_unavailable",
+    ),
+    (BrokenOrigin::NeverResponds, 504, "upstream_timeout"),
+];
+
+/// An upstream's own error response, which is passed on unchanged.
+const FAILED: &[u8] = b"HTTP/1.1 500 Internal Server Error\r\nContent-Type: application/problem+json\r\nCache-Control: \
+    no-store\r\nContent-Length: 129\r\n\r\n{\"type\":\"https://postern.dev/problems/internal-error\",\"title\":\"It failed\",\
+    \"status\":500,\"code\":\"internal_error\",\"requestId\":\"r-1\"}";
 
 /// Bodies that are no JSON object.
 const NO_OBJECTS: [&str; 12] = [
@@ -119,8 +161,6 @@ struct Callers {
     anyone: Client,
 }
 
-// === impl Callers ===
-
 impl Callers {
     async fn of(postern: &Standalone, surface: &PublicApi) -> Self {
         let anyone = surface.client().clone();
@@ -142,6 +182,17 @@ impl Callers {
             _ => &self.anyone,
         }
     }
+
+    /// Returns a client whose token an operation accepts.
+    fn accepted_by(&self, operation: &Operation) -> &Client {
+        match operation.id.as_str() {
+            _ if !operation.is_protected => &self.anyone,
+            "registerActor" | "getActor" | "listCandidates" | "createCandidate"
+            | "getCandidate" | "createJobSpec" => &self.service,
+            "putFeature" => &self.admin,
+            _ => &self.ada.client,
+        }
+    }
 }
 
 #[tokio::test]
@@ -150,12 +201,11 @@ async fn every_operation_gives_its_documented_errors() {
     let contract = Contract::fresh();
     let surface = postern.surface().against(contract);
     let callers = Callers::of(&postern, &surface).await;
+    errors_of_the_gateway(contract, &callers, &surface).await;
     media_types(&callers).await;
     let actor = json!({"actorId": "a-1", "email": "one@example.com", "profile": {}});
-    let _ = callers
-        .service
-        .posted("/actors/register", &actor, 201)
-        .await;
+    let service = &callers.service;
+    let _ = service.posted("/actors/register", &actor, 201).await;
     let session = first_sign_in(&surface).await;
     for row in REFUSALS.trim().lines() {
         let row = row.replace("{ada}", &callers.ada.id);
@@ -166,25 +216,89 @@ async fn every_operation_gives_its_documented_errors() {
     pointers(&callers.ada.client).await;
     idempotency_keys(&surface, &callers.ada).await;
     kinds_of_tokens(&surface, &callers).await;
-    let seen = contract.seen();
-    let documented = contract.operations().iter().flat_map(|operation| {
-        let own = operation.responses.keys();
-        let own = own.filter(|status| OF_THE_SERVICES.contains(status));
-        // Missing tokens and operations without a JSON body are tested in statuses.rs.
-        let reads_a_body = operation.responses.contains_key(&415);
-        let own = own.filter(move |status| match status {
-            400 => reads_a_body,
-            401 => !operation.is_protected,
-            _ => true,
-        });
-        own.map(|status| (operation.id.as_str(), *status))
-    });
-    let unseen: BTreeSet<_> = documented
-        .filter(|(id, status)| !seen.contains(&((*id).to_owned(), *status)))
-        .collect();
+    let unseen = contract.unseen().into_iter();
+    let is_error = |(_, status): &(&str, u16)| *status >= 400 && *status != OF_TLS;
+    let unseen: BTreeSet<_> = unseen.filter(is_error).collect();
     let elsewhere = ELSEWHERE.iter().map(|(id, status, _)| (*id, *status));
     assert_eq!(unseen, elsewhere.collect::<BTreeSet<_>>());
     postern.stop().await;
+}
+
+/// Provokes the errors of the gateway itself, with gateways whose upstreams fail.
+async fn errors_of_the_gateway(contract: &Contract, callers: &Callers, surface: &PublicApi) {
+    let env = surface.environment().clone().into_iter();
+    let env: Env = env
+        .filter(|(name, _)| !name.starts_with("POSTERN_"))
+        .collect();
+    let away = BrokenOrigin::RefusesConnections.start().await;
+    let gateway = Gateway::start(&Gateway::config(away), &env).await;
+    let (long, large) = ("a".repeat(10_000), "a".repeat(70_000));
+    for (rest, header, status, code) in OF_HEADS {
+        let (rest, header) = (
+            rest.replace("{long}", &long),
+            header.replace("{large}", &large),
+        );
+        let request = [&*rest, &*header, ""];
+        provoke(contract, callers, &gateway, request, (status, code)).await;
+    }
+    gateway.stop().await;
+    let limit = "requests = 1\nper = \"1h\"\nburst = 1\n";
+    let limited = Gateway::config(away).replace_table("limits.address", limit);
+    let gateway = Gateway::start(&limited, &env).await;
+    let _within_the_limit = gateway.client().fetch("/", 401).await;
+    let (plain, limit) = (["", "", "{}"], (429, "rate_limited"));
+    provoke(contract, callers, &gateway, plain, limit).await;
+    gateway.stop().await;
+    for (origin, status, code) in OF_UPSTREAMS {
+        let address = origin.start().await;
+        let mut file = Gateway::config(address);
+        if status == 504 {
+            let keys = format!(
+                "addresses = [\"{address}\"]\nconnect_timeout = \"200ms\"\nread_timeout = \"50ms\"\n"
+            );
+            for name in ["auth", "notify", "actor", "document", "identity-pool"] {
+                file = file.replace_table(&format!("upstream.{name}"), &keys);
+            }
+        }
+        let gateway = Gateway::start(&file, &env).await;
+        provoke(contract, callers, &gateway, plain, (status, code)).await;
+        gateway.stop().await;
+    }
+}
+
+/// Sends a request to every operation that documents a status, with what follows its path, further
+/// headers and a body, and asserts the answer.
+async fn provoke(
+    contract: &Contract,
+    callers: &Callers,
+    gateway: &Gateway,
+    [rest, more, body]: [&str; 3],
+    (status, code): (u16, &str),
+) {
+    for operation in &contract.operations {
+        let is_own = status != 401 || operation.is_protected;
+        if !operation.responses.contains_key(&status) || !is_own {
+            continue;
+        }
+        let (method, path) = (&operation.method, operation.sample_path());
+        let token = callers.accepted_by(operation).token();
+        let token = token.filter(|_| status != 401);
+        let token = token.map(|token| format!("Authorization: Bearer {token}\r\n"));
+        let body = if *method == Method::GET { "" } else { body };
+        let has_length = *method == Method::GET || more.contains("Content-Length");
+        let length = (!has_length).then(|| format!("Content-Length: {}\r\n", body.len()));
+        let (token, length) = (token.unwrap_or_default(), length.unwrap_or_default());
+        let head = "Host: localhost\r\nContent-Type: application/json\r\n";
+        let line = format!("{method} {path}{rest} HTTP/1.1\r\n");
+        let request = format!("{line}{head}{length}{token}{more}\r\n{body}");
+        let answer = RawClient::send(gateway.client().address(), request.as_bytes()).await;
+        contract.assert_conforms(method, &path, &answer);
+        let refusal = answer.problem(status, code);
+        // No error is named where no token was sent.
+        let challenge = refusal.headers.get("www-authenticate");
+        let is_plain = challenge.is_some_and(|it| it == "Bearer");
+        assert!(status != 401 || is_plain, "{path}: {challenge:?}");
+    }
 }
 
 /// Sends the request of a row and asserts its answer.
@@ -194,7 +308,8 @@ async fn refuse(callers: &Callers, row: &str) {
         panic!("{row}")
     };
     let (method, path) = request.split_once(' ').expect("a method and a path");
-    let request = callers.named(who).request(parsed(method), path);
+    let method = method.parse().expect("a method");
+    let request = callers.named(who).request(method, path);
     let request = match body.is_empty() {
         true => request,
         false => request.body("application/json", body.to_owned()),
@@ -207,26 +322,21 @@ async fn refuse(callers: &Callers, row: &str) {
     }
 }
 
-fn parsed(method: &str) -> Method {
-    method.parse().expect("a method")
-}
-
 /// Sends wrong content types, what is no object, the example of the document, and variations of it.
 async fn media_types(callers: &Callers) {
-    let operations = Contract::shared().operations().iter();
+    let operations = Contract::shared().operations.iter();
     for operation in operations.filter(|one| one.responses.contains_key(&415)) {
-        let client = match operation.id.as_str() {
-            "registerActor" | "createCandidate" | "createJobSpec" => &callers.service,
-            "putFeature" => &callers.admin,
-            _ => &callers.ada.client,
+        let client = match operation.is_protected {
+            true => callers.accepted_by(operation),
+            false => &callers.ada.client,
         };
-        let path = operation.path.replace(['{', '}'], "");
+        let path = operation.sample_path();
         let request = || client.request(operation.method.clone(), &path);
         for other in ["text/plain", "application/jsonp"] {
             let refused = request().body(other, "{}").send().await;
             refused.problem(415, "unsupported_media_type");
         }
-        let Some(schema) = operation.json_body() else {
+        let Some(schema) = &operation.json_body else {
             let readable = match operation.id.as_str() {
                 "createResume" => "multipart/form-data; boundary=x",
                 _ => "application/json",
@@ -277,11 +387,8 @@ async fn bodies(request: impl Fn() -> Request, media: &Value) {
         let refused = refused.problem(400, "invalid_request");
         let at = format!("/{name}");
         let mut pointers = refused.pointers().into_iter();
-        assert!(
-            pointers.any(|it| it.starts_with(&at)),
-            "{at}: {}",
-            refused.body
-        );
+        let is_named = pointers.any(|it| it.starts_with(&at));
+        assert!(is_named, "{at}: {}", refused.body);
     }
 }
 
@@ -290,8 +397,7 @@ async fn forms(callers: &Callers) {
     let click = callers.anyone.post("/unsubscriptions?token=none");
     let click = click.body("text/plain", "List-Unsubscribe=One-Click");
     click.send().await.problem(401, "invalid_webhook_signature");
-    let resume = callers.ada.client.post("/resumes");
-    let resume = resume.multipart(resume_form("c-1", b""));
+    let resume = upload(&callers.ada.client, "c-1", b"");
     resume.send().await.problem(422, "validation_failed");
 }
 
@@ -309,19 +415,12 @@ async fn first_sign_in(surface: &PublicApi) -> String {
 async fn foreign_records(surface: &PublicApi, ada: &Person) {
     let bob = surface.register().await;
     let batch = json!({"notifications": [welcome(&bob.id)]});
-    let results = ada
-        .client
-        .posted("/notification-batches", &batch, 200)
-        .await;
+    let (client, message) = (&ada.client, welcome(&ada.id));
+    let results = client.posted("/notification-batches", &batch, 200).await;
     assert_eq!(results.string("/results/0/code"), "recipient_not_allowed");
-    let own = ada
-        .client
-        .posted("/notifications", &welcome(&ada.id), 201)
-        .await;
+    let own = client.posted("/notifications", &message, 201).await;
     let own = own.header("location");
-    let status = async || ada.client.fetch(&own, 200).await.string("/status");
-    while status().await == "QUEUED" {}
-    assert_eq!(status().await, "SENT");
+    assert_eq!(client.settled(&own).await["status"], "SENT");
     bob.client.denied(&own, 404, "not_found").await;
     let profile = format!("/actors/{}", ada.id);
     bob.client.denied(&profile, 404, "not_found").await;
@@ -330,10 +429,9 @@ async fn foreign_records(surface: &PublicApi, ada: &Person) {
 /// Names of members are escaped in pointers (RFC 6901 section 3); the contract has a pattern for them.
 async fn pointers(client: &Client) {
     for name in ["line\nfeed", "\n", "\r\n\u{2028}", "/slash~\n"] {
-        let refused = client
-            .post_json("/notifications", &json!({ name: 1 }))
-            .await;
-        let refused = refused.problem(400, "invalid_request");
+        let body = json!({ name: 1 });
+        let refused = client.refuses("/notifications", &body, 400, "invalid_request");
+        let refused = refused.await;
         let escaped = name.replace('~', "~0").replace('/', "~1");
         let expected = format!("/{escaped}");
         assert!(refused.pointers().contains(&expected), "{}", refused.body);
@@ -343,12 +441,8 @@ async fn pointers(client: &Client) {
 /// One key sends once.
 async fn idempotency_keys(surface: &PublicApi, ada: &Person) {
     let keyed = async |key: &str, body: &Value| {
-        let request = ada.client.post("/notifications");
-        request
-            .header("idempotency-key", key)
-            .json(body)
-            .send()
-            .await
+        let request = ada.client.post("/notifications").json(body);
+        request.header("idempotency-key", key).send().await
     };
     let first = keyed("one", &welcome(&ada.id)).await.expect(201);
     let again = keyed("one", &welcome(&ada.id)).await.expect(201);
@@ -370,11 +464,8 @@ async fn kinds_of_tokens(surface: &PublicApi, callers: &Callers) {
     let access = text(&tokens, "accessToken");
     // One bit of the signature.
     let at = access.len() - 5;
-    let flipped = if access.as_bytes()[at] == b'A' {
-        "B"
-    } else {
-        "A"
-    };
+    let is_a = access.as_bytes()[at] == b'A';
+    let flipped = if is_a { "B" } else { "A" };
     tokens["flipped"] = format!("{}{flipped}{}", &access[..at], &access[at + 1..]).into();
     tokens["parts"] = "a.b.c".into();
     for (name, code) in [

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use parking_lot::Mutex;
 use postern_harness::client::Request;
-use postern_harness::public_api::PASSWORD;
+use postern_harness::public_api::{credentials, message};
 use postern_harness::{Changes, Client, Installation, json, note};
 use tokio::sync::watch;
 use tokio::task::JoinSet;
@@ -61,9 +61,8 @@ impl Clients {
         let until = *served.borrow() + more;
         let serving = served.wait_for(|served| *served >= until);
         let serving = tokio::time::timeout(STEP_TIMEOUT, serving).await;
-        let _ = serving
-            .expect("served in time")
-            .expect("the counter exists");
+        let served = serving.expect("served in time");
+        let _ = served.expect("the counter exists");
     }
 
     /// Stops the clients. Returns the failures and the number of served requests.
@@ -98,11 +97,11 @@ async fn run_client(request: Arc<Repeated>, outcome: Arc<Outcome>) {
 
 #[tokio::test]
 async fn restarts_fail_no_request_and_kills_only_posts() {
-    let mut replicas = Installation::start_with(Changes {
+    let changes = Changes {
         more_replicas: 1,
         ..Changes::unlimited()
-    })
-    .await;
+    };
+    let mut replicas = Installation::start_with(changes).await;
     let rounds = env_number("POSTERN_TEST_ROLLS", 1);
     rolling_restart_of_auth(&mut replicas, rounds).await;
     kills_of_notify(&mut replicas, rounds).await;
@@ -114,17 +113,13 @@ async fn rolling_restart_of_auth(replicas: &mut Installation, rounds: usize) {
     let client = replicas.surface().client().clone();
     let (exchange, login) = (client.clone(), client);
     let token = json!({"temporaryToken": "A".repeat(43)});
-    let credentials = json!({"email": ada.email, "password": PASSWORD});
+    let credentials = credentials(&ada.email);
+    let exchange = move || exchange.post("/auth/tokens/exchange").json(&token);
+    let login = move || login.post("/auth/login").json(&credentials);
     let clients = Clients::start(vec![
         (200, Box::new(move || ada.client.get("/auth/me"))),
-        (
-            401,
-            Box::new(move || exchange.post("/auth/tokens/exchange").json(&token)),
-        ),
-        (
-            200,
-            Box::new(move || login.post("/auth/login").json(&credentials)),
-        ),
+        (401, Box::new(exchange)),
+        (200, Box::new(login)),
     ]);
     for _ in 0..rounds {
         for replica in &mut replicas.auth {
@@ -147,18 +142,13 @@ async fn rolling_restart_of_auth(replicas: &mut Installation, rounds: usize) {
 /// but no GET.
 async fn kills_of_notify(replicas: &mut Installation, rounds: usize) {
     let client: Client = replicas.service("document").await;
-    let body = json!({"channel": "sms", "recipient": {"phone": "+436641234567"}, "template": "welcome",
-        "variables": {"name": "Ada"}});
+    let body = message("sms", &json!({"phone": "+436641234567"}));
     let known = client.posted("/notifications", &body, 201).await;
     let known = known.header("location");
     let (posts, gets) = (client.clone(), client.clone());
-    let clients = Clients::start(vec![
-        (200, Box::new(move || gets.get(&known))),
-        (
-            201,
-            Box::new(move || posts.post("/notifications").json(&body)),
-        ),
-    ]);
+    let post = move || posts.post("/notifications").json(&body);
+    let get = move || gets.get(&known);
+    let clients = Clients::start(vec![(200, Box::new(get)), (201, Box::new(post))]);
     let mut kills = Vec::new();
     for _ in 0..rounds {
         for replica in &mut replicas.notify {

@@ -5,21 +5,20 @@ use std::time::{Duration, Instant};
 
 use postern_harness::console::{self, start_installation};
 use postern_harness::process::{Program, Running};
+use postern_harness::{Client, wait::answer};
 
-/// Time in which a program logs what a signal has requested.
-const TIMEOUT: Duration = Duration::from_secs(60);
 /// Time of the first probes and samples, which have an interval of 2 and 5 s.
 const PROBED: Duration = Duration::from_secs(6);
 
 /// Waits until the log has a text this often.
 async fn until_logged(log: impl Fn() -> String, text: &str, count: usize) {
-    let mut again = tokio::time::interval(Duration::from_millis(20));
-    let waited = tokio::time::timeout(TIMEOUT, async {
-        while log().matches(text).count() < count {
-            again.tick().await;
-        }
-    });
-    assert!(waited.await.is_ok(), "{count} times {text}: {}", log());
+    answer(async || {
+        let log = log();
+        let is_logged = log.matches(text).count() >= count;
+        let told = is_logged.then_some(());
+        told.ok_or_else(|| format!("{count} times {text}: {log}"))
+    })
+    .await;
 }
 
 /// Sends all signals that end a program without a handler.
@@ -41,9 +40,9 @@ async fn programs_start_without_a_warning_and_survive_requests() {
     let _greeting = postern.wait_for_line("console").await;
     until_logged(|| console.log(), "listening", 1).await;
     let (probed, [.., (_, gateway)]) = (Instant::now() + PROBED, split.admin_ports());
+    let gateway = Client::new(&format!("http://127.0.0.1:{gateway}"));
     while Instant::now() < probed {
-        let ready = reqwest::get(format!("http://127.0.0.1:{gateway}/readyz")).await;
-        assert_eq!(ready.expect("an answer").status(), 200);
+        let _ready = gateway.fetch("/readyz", 200).await;
     }
     let log = [split.log(), postern.log(), console.log()].concat();
     assert!(log.contains("\"postern-console\""), "{log}");

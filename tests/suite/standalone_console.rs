@@ -1,7 +1,7 @@
 //! The console inside the standalone program: one-time links, in the program and in a browser.
 
 use postern_harness::process::Program;
-use postern_harness::{Browser, PublicApi, Standalone, sensitive};
+use postern_harness::{Answer, Browser, Client, PublicApi, Standalone, sensitive, wait};
 use serde_json::{Value, json};
 
 /// The token of the page, from its storage.
@@ -14,16 +14,13 @@ fn parts(link: &str) -> (&str, &str) {
     (console, secret)
 }
 
-async fn exchange(console: &str, secret: &str) -> (u16, Value) {
-    let request = reqwest::Client::new().post(format!("{console}/session/exchange"));
-    let answer = request.json(&json!({ "secret": secret })).send().await;
-    let answer = answer.expect("an answer");
-    let status = answer.status().as_u16();
-    let body: Value = answer.json().await.expect("JSON");
-    if let Some(token) = body["token"].as_str() {
+async fn exchange(console: &Client, secret: &str) -> Answer {
+    let body = json!({ "secret": secret });
+    let answer = console.post_json("/session/exchange", &body).await;
+    if let Some(token) = answer.json()["token"].as_str() {
         sensitive::record("console session", token);
     }
-    (status, body)
+    answer
 }
 
 #[tokio::test]
@@ -41,35 +38,23 @@ async fn program_prints_a_link_and_logs_none() {
     let ended = program().arg("console-link").run().await;
     assert_eq!(ended.status, Some(0), "{}", ended.stderr);
     let (_, second) = parts(&ended.stdout);
-    let (status, problem) = exchange(console, first).await;
-    let code = problem["code"].as_str();
-    assert_eq!(
-        (status, code),
-        (401, Some("invalid_temporary_token")),
-        "replaced"
-    );
-    let (status, session) = exchange(console, second).await;
-    assert_eq!(status, 200, "{session}");
-    assert_eq!(exchange(console, second).await.0, 401, "used");
-    let token = session["token"].as_str().expect("a token");
-    let url = format!("{console}/fragments/upstreams");
-    let answer = reqwest::Client::new()
-        .get(&url)
-        .bearer_auth(token)
-        .send()
-        .await;
-    let page = answer.expect("an answer").text().await.expect("a page");
+    let console = Client::new(console);
+    let replaced = exchange(&console, first).await;
+    replaced.problem(401, "invalid_temporary_token");
+    let session = exchange(&console, second).await.expect(200);
+    let _used = exchange(&console, second).await.expect(401);
+    let (token, path) = (session.string("/token"), "/fragments/upstreams");
+    let console = console.with_token(&token);
+    let page = console.fetch(path, 200).await.text();
     assert!(page.contains("identity-pool"), "{page}");
-    let hostile = reqwest::Client::new()
-        .get(&url)
-        .header("host", "evil.example");
-    let answer = hostile.bearer_auth(token).send().await.expect("an answer");
-    assert_eq!(answer.status(), 400, "DNS rebinding");
+    // DNS rebinding.
+    let hostile = console.get(path).header("host", "evil.example");
+    let _refused = hostile.send().await.expect(400);
     let log = running.log();
     assert!(log.contains("console session started"), "{log}");
     let access = std::fs::read_to_string(folder.path().join("var/access.log"));
     for (name, text) in [("log", log), ("access log", access.unwrap_or_default())] {
-        for secret in [first, second, token] {
+        for secret in [first, second, &token] {
             assert!(!text.contains(secret), "{name}: {text}");
         }
     }
@@ -112,15 +97,12 @@ async fn provider_is_paused_and_resumed(postern: &Standalone, browser: &Browser)
     let console = format!("http://{}", postern.addresses().console);
     browser.open(&format!("{console}/providers")).await;
     let pause = "form[data-action='provider.pause']:has(input[value=smtp])";
-    browser
-        .type_into(&format!("{pause} input[name=reason]"), "wrong sender")
-        .await;
+    let reason = format!("{pause} input[name=reason]");
+    browser.type_into(&reason, "wrong sender").await;
     browser.click(&format!("{pause} button")).await;
     let question = browser.text_of("dialog[open] #confirm-text").await;
-    assert!(
-        question.contains("Pause smtp for all replicas?"),
-        "{question}"
-    );
+    let expected = "Pause smtp for all replicas?";
+    assert!(question.contains(expected), "{question}");
     browser.click("dialog[open] button[value=yes]").await;
     let resume = "form[data-action='provider.resume']:has(input[value=smtp])";
     browser.find(resume).await;
@@ -170,8 +152,7 @@ async fn hidden_characters_are_revealed(postern: &Standalone, browser: &Browser)
     let variables = "%7B%22name%22:%22%E2%80%AEgnp.exe%22%7D";
     let preview = format!("{console}/templates/welcome?channel=email&variables={variables}");
     browser.open(&preview).await;
-    let english = browser.find("main [lang=en] pre").await;
-    let text = english.text().await;
+    let text = browser.text_of("main [lang=en] pre").await;
     assert!(text.contains("Hello [U+202E]gnp.exe"), "{text}");
     assert!(!text.contains('\u{202e}'), "{text}");
     // What the script of the page shows.
@@ -187,28 +168,19 @@ async fn hidden_characters_are_revealed(postern: &Standalone, browser: &Browser)
 async fn guess_counts_for_the_person_there(postern: &Standalone) {
     let addresses = postern.addresses();
     let email = "guessed-at-the-console@example.com";
-    sensitive::record("email", email);
     let body = json!({ "email": email, "password": "Wrong-Horse-9" });
-    let sign_in = format!("http://{}/session/sign-in", addresses.console);
-    let request = reqwest::Client::new().post(sign_in).json(&body);
+    let console = Client::new(&format!("http://{}", addresses.console));
+    let request = console.post("/session/sign-in").json(&body);
     let request = request.header("x-forwarded-for", "203.0.113.77");
-    let answer = request.send().await.expect("an answer");
-    assert_eq!(answer.status(), 401);
-    let list = format!(
-        "http://{}/admin/sign-ins?email={email}",
-        addresses.auth_admin
-    );
-    let secret = postern.surface().env("POSTERN_ADMIN_TOKEN");
-    let mut poll = tokio::time::interval(std::time::Duration::from_millis(25));
-    let stored = loop {
-        let request = reqwest::Client::new().get(&list).bearer_auth(secret);
-        let answer = request.send().await.expect("an answer");
-        let page: Value = answer.json().await.expect("JSON");
-        if let Some(event) = page["signIns"].get(0) {
-            break event.clone();
-        }
-        poll.tick().await;
-    };
+    let _refused = request.send().await.expect(401);
+    let admin = Client::new(&format!("http://{}", addresses.auth_admin));
+    let admin = admin.with_token(postern.surface().env("POSTERN_ADMIN_TOKEN"));
+    let path = format!("/admin/sign-ins?email={email}");
+    let stored = wait::answer(async || {
+        let event = admin.read(&path).await["signIns"].get(0).cloned();
+        event.ok_or_else(|| "no event".to_owned())
+    });
+    let stored = stored.await;
     assert_eq!(stored["network"], "203.0.113.0/24", "{stored}");
 }
 
@@ -241,7 +213,8 @@ async fn save_a_route(browser: &Browser) {
          area.setSelectionRange(area.value.length, area.value.length);
          document.execCommand('insertText', false, {text});"
     );
-    browser.find("#configuration-text").await;
+    // The editor's script numbers the lines, and then listens.
+    browser.find(".line-numbers span").await;
     browser.run(&script).await;
     for selector in [
         "#allow-widened",
@@ -299,10 +272,9 @@ async fn edited_gateway_file_survives_other_ports() {
     std::fs::write(&file, text + "[[listen]]\naddress = \"0.0.0.0:0\"\n").expect("written");
     let ended = start().run().await;
     let said = ended.expect(64, 1)[0].to_owned();
-    assert!(
-        said.contains("proxy.toml:") && said.contains("--listen"),
-        "{said}"
-    );
+    for part in ["proxy.toml:", "--listen"] {
+        assert!(said.contains(part), "{said}");
+    }
     // Without the file, the built-in one is written again, as it is when nobody has edited it.
     std::fs::remove_file(&file).expect("removed");
     for _ in 0..2 {

@@ -1,17 +1,14 @@
 //! Startup and exit of the programs: configuration mistakes are listed completely, unavailable
 //! dependencies in one line.
 
-use std::time::Duration;
-
 use postern_core::testing::required;
 use postern_harness::paths::conf;
-use postern_harness::ports;
 use postern_harness::process::Program;
+use postern_harness::wait::{answer, until};
+use postern_harness::{Answer, Client, ports};
 use postern_store::database::{testing::Relay, testing::postgres};
 use tempfile::TempDir;
 use tokio::net::TcpListener;
-
-const STEP_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Identity variables that satisfy every program.
 const IDENTITY: [(&str, &str); 6] = [
@@ -67,8 +64,8 @@ const MISTAKES: [(&str, &str, &[&str]); 3] = [
 /// A folder with `conf`.
 fn folder() -> TempDir {
     let folder = tempfile::tempdir().expect("a temporary folder");
-    std::os::unix::fs::symlink(conf(), folder.path().join("conf"))
-        .expect("the folder can be written");
+    let linked = std::os::unix::fs::symlink(conf(), folder.path().join("conf"));
+    linked.expect("the folder can be written");
     folder
 }
 
@@ -83,10 +80,8 @@ async fn assert_ends(name: &str, program: &Program, status: i32, part: &str) {
     let ended = program.run().await;
     let lines = ended.expect(status, 1);
     let mut parts = part.split(" or ");
-    assert!(
-        parts.any(|it| lines[0].contains(it)),
-        "{name}: {part}: {lines:?}"
-    );
+    let is_told = parts.any(|it| lines[0].contains(it));
+    assert!(is_told, "{name}: {part}: {lines:?}");
     assert!(!lines[0].contains("sesame"), "{name}: {lines:?}");
 }
 
@@ -97,11 +92,8 @@ async fn every_configuration_mistake_is_listed() {
         let mut lines = ended.expect(64, mistakes.len());
         lines.sort_by_key(|line| line.split(':').nth(1).and_then(|it| it.parse::<u32>().ok()));
         for (line, mistake) in lines.iter().zip(mistakes) {
-            let beginning = format!("test.toml:{mistake}");
-            assert!(
-                line.starts_with(&beginning),
-                "{name}: {line} is not {mistake:?}"
-            );
+            let is_listed = line.starts_with(&format!("test.toml:{mistake}"));
+            assert!(is_listed, "{name}: {line} is not {mistake:?}");
         }
     }
 }
@@ -160,22 +152,15 @@ async fn unavailable_database_is_waited_for() {
         let running = program(name, &folder, &config).start();
         // The servers listen only after the first connection attempt.
         let answer = until_answered(&format!("http://127.0.0.1:{admin}/readyz")).await;
-        assert_eq!(answer.status(), 503, "{name}");
-        let reason = answer.text().await.expect("the body is UTF-8");
+        let reason = answer.expect(503).text();
         let is_told = reason.contains("is not available: no answer within");
         assert!(is_told, "{name}: {reason}");
         let url = format!("http://127.0.0.1:{public}/notifications");
-        let answer = until_answered(&url).await;
-        assert_eq!(answer.status(), 503, "{name}");
-        assert!(answer.headers().contains_key("retry-after"), "{name}");
+        let answer = until_answered(&url).await.expect(503);
+        assert!(answer.headers.contains_key("retry-after"), "{name}");
         relay.recover();
-        let served = async {
-            while until_answered(&url).await.status() == 503 {
-                tokio::task::yield_now().await;
-            }
-        };
-        let served = tokio::time::timeout(STEP_TIMEOUT, served).await;
-        assert!(served.is_ok(), "{name} does not begin: {}", running.log());
+        let served = async || until_answered(&url).await.status != 503;
+        until(&format!("{name} begins"), served).await;
         assert!(!running.log().contains("sesame"), "{}", running.log());
         assert_eq!(running.stop("TERM").await.status, Some(0), "{name}");
     }
@@ -188,7 +173,7 @@ async fn stop_ends_the_wait_for_a_database() {
         let stores = "database = \"postgres://ada:sesame@127.0.0.1:1/postern\"\n";
         let (folder, config) = (folder(), listening(0, admin, stores));
         let running = program(name, &folder, &config).start();
-        until_answered(&format!("http://127.0.0.1:{admin}/readyz")).await;
+        let _ready = until_answered(&format!("http://127.0.0.1:{admin}/readyz")).await;
         let ended = running.stop("TERM").await;
         assert_eq!(ended.status, Some(0), "{name}: {}", ended.stderr);
         let said = &ended.stderr;
@@ -205,18 +190,13 @@ fn listening(public: u16, admin: u16, more: &str) -> String {
 }
 
 /// Returns the first response of a server that may not listen yet.
-async fn until_answered(url: &str) -> reqwest::Response {
-    let mut again = tokio::time::interval(Duration::from_millis(20));
-    let asked = async {
-        loop {
-            again.tick().await;
-            if let Ok(answer) = reqwest::get(url).await {
-                return answer;
-            }
-        }
-    };
-    let asked = tokio::time::timeout(STEP_TIMEOUT, asked).await;
-    asked.unwrap_or_else(|_| panic!("no answer from {url}"))
+async fn until_answered(url: &str) -> Answer {
+    let client = Client::new(url);
+    answer(async || {
+        let answer = client.get(url).try_send().await;
+        answer.ok_or_else(|| format!("no answer from {url}"))
+    })
+    .await
 }
 
 #[tokio::test]
@@ -251,10 +231,9 @@ async fn missing_ca_certificates_are_reported() {
         let ended = started.args(arguments.iter().copied()).run().await;
         let said = &ended.stderr;
         assert_eq!(ended.status, Some(status), "{name}: {said}");
-        assert!(
-            said.contains("No CA certificates") && said.contains("SSL_CERT_FILE"),
-            "{name}: {said}"
-        );
+        for part in ["No CA certificates", "SSL_CERT_FILE"] {
+            assert!(said.contains(part), "{name}: {said}");
+        }
         assert!(!said.contains("panicked"), "{name}: {said}");
     }
 }

@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use postern_harness::Changes;
+use postern_harness::paths::peer;
 use postern_harness::process::{Program, Running};
-use postern_harness::public_api::{PASSWORD, welcome};
+use postern_harness::public_api::{PASSWORD, credentials, welcome};
 use postern_harness::{Installation, Person, PublicApi, ports, skipped};
 
 /// A password that no user has.
@@ -31,8 +32,6 @@ struct Span {
 /// The spans of a test.
 #[derive(Debug)]
 struct Spans(Vec<Span>);
-
-// === impl Spans ===
 
 impl Spans {
     /// Parses the detailed debug log of the collector.
@@ -86,14 +85,12 @@ impl Spans {
 
     /// Returns the only span of a service with this name.
     fn only(&self, service: &str, name: &str) -> &Span {
-        let mut found = self
-            .0
-            .iter()
-            .filter(|span| span.service == service && span.name == name);
-        match (found.next(), found.next()) {
-            (Some(span), None) => span,
-            _ => panic!("not one {name} of {service}: {:#?}", self.0),
-        }
+        let is_wanted = |span: &&Span| span.service == service && span.name == name;
+        let found: Vec<&Span> = self.0.iter().filter(is_wanted).collect();
+        let [span] = found[..] else {
+            panic!("not one {name} of {service}: {:#?}", self.0)
+        };
+        span
     }
 
     /// Returns the parent of a span.
@@ -112,21 +109,16 @@ impl Spans {
         {
             chain.push(self.parent(last));
         }
-        let found: Vec<_> = chain
-            .iter()
-            .map(|span| (&*span.service, &*span.name, &*span.kind))
-            .collect();
-        assert_eq!(found, expected, "{chain:#?}");
+        let chain = chain.iter();
+        let found = chain.map(|span| (&*span.service, &*span.name, &*span.kind));
+        assert_eq!(found.collect::<Vec<_>>(), expected);
     }
 }
 
 /// Returns the collector, if it is installed.
 fn collector() -> Option<PathBuf> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join(".peers/otlp");
-    folder
-        .join("installed")
-        .exists()
-        .then(|| folder.join("rotel"))
+    let is_installed = peer("otlp/installed").exists();
+    is_installed.then(|| peer("otlp/rotel"))
 }
 
 /// Starts the collector, which writes the spans that it receives to standard output.
@@ -161,41 +153,29 @@ fn assert_dependency_spans(spans: &Spans, registration: &Span) {
     ] {
         assert_eq!(sign_up.attributes[name], value, "{sign_up:#?}");
     }
-    assert!(
-        !sign_up.attributes.contains_key("error.type"),
-        "{sign_up:#?}"
-    );
+    assert_eq!(sign_up.attributes.get("error.type"), None);
     let login = spans.only("postern-auth", "POST /auth/login");
-    let rejected = spans.0.iter().find(|span| {
-        span.parent == login.id && span.name == "Cognito Identity Provider.InitiateAuth"
-    });
-    assert_eq!(
-        rejected.expect("a call of the sign-in").attributes["error.type"],
-        "Str(NotAuthorizedException)"
-    );
+    let name = "Cognito Identity Provider.InitiateAuth";
+    let is_call = |span: &&Span| span.parent == login.id && span.name == name;
+    let rejected = spans.0.iter().find(is_call).expect("a call");
+    let error = &rejected.attributes["error.type"];
+    assert_eq!(error, "Str(NotAuthorizedException)");
 }
 
 /// Sends a wrong password.
 async fn fail_to_sign_in(surface: &PublicApi, ada: &Person) {
-    surface
-        .client()
-        .post("/auth/login")
-        .json(&serde_json::json!({ "email": ada.email, "password": WRONG_PASSWORD }))
-        .send()
-        .await
-        .problem(401, "invalid_credentials");
+    let mut wrong = credentials(&ada.email);
+    wrong["password"] = WRONG_PASSWORD.into();
+    let code = "invalid_credentials";
+    let refused = surface.client().refuses("/auth/login", &wrong, 401, code);
+    refused.await;
 }
 
 /// Registers a user, who sends a notification to herself, and waits for the mail.
 async fn register_and_notify(surface: &PublicApi) -> (Person, String) {
     let ada = surface.register().await;
-    let created = ada
-        .client
-        .post("/notifications")
-        .json(&welcome(&ada.id))
-        .send()
-        .await
-        .expect(201);
+    let message = welcome(&ada.id);
+    let created = ada.client.posted("/notifications", &message, 201).await;
     surface.mailbox().to(&ada.email).await;
     (ada, created.string("/notificationId"))
 }
@@ -216,18 +196,13 @@ fn assert_delivery(spans: &Spans, notification: &str) {
             (gateway, "POST /notifications", "SPAN_KIND_SERVER"),
         ],
     );
-    assert_eq!(
-        delivery.links,
-        [(accepted.trace.clone(), accepted.id.clone())]
-    );
-    assert_eq!(
-        delivery.attributes["messaging.message.id"],
-        format!("Str({notification})")
-    );
-    assert_eq!(
-        delivery.attributes["postern.request_id"], accepted.attributes["postern.request_id"],
-        "the delivery has the request id of the acceptance"
-    );
+    let link = (accepted.trace.clone(), accepted.id.clone());
+    assert_eq!(delivery.links, [link]);
+    let id = &delivery.attributes["messaging.message.id"];
+    assert_eq!(*id, format!("Str({notification})"));
+    // The delivery has the request id of the acceptance.
+    let requests = [delivery, accepted].map(|span| &span.attributes["postern.request_id"]);
+    assert_eq!(requests[0], requests[1]);
 }
 
 #[tokio::test]
@@ -241,11 +216,11 @@ async fn one_trace_spans_all_services() {
     let port = grpc + 1;
     let collector = start_collector(program, folder.path(), [grpc, port]).await;
     let tables = format!("[tracing]\nendpoint = \"http://127.0.0.1:{port}\"\nsample_ratio = 1.0\n");
-    let split = Installation::start_with(Changes {
+    let changes = Changes {
         tables,
         ..Changes::default()
-    })
-    .await;
+    };
+    let split = Installation::start_with(changes).await;
     let (ada, notification) = register_and_notify(split.surface()).await;
     fail_to_sign_in(split.surface(), &ada).await;
     // Spans that are queued are exported before the processes end.
@@ -257,10 +232,8 @@ async fn one_trace_spans_all_services() {
     let spans = Spans::parse(&text);
     assert_delivery(&spans, &notification);
     let registration = spans.only("postern-auth", "POST /auth/register");
-    assert_eq!(
-        registration.attributes["http.response.status_code"],
-        "Int(201)"
-    );
+    let status = &registration.attributes["http.response.status_code"];
+    assert_eq!(status, "Int(201)");
     spans.assert_ancestors(
         registration,
         &[
@@ -270,8 +243,7 @@ async fn one_trace_spans_all_services() {
         ],
     );
     assert_dependency_spans(&spans, registration);
-    let calls = spans.0.iter().filter(|span| {
-        span.parent == registration.id && span.kind == "SPAN_KIND_CLIENT" && span.name == "POST"
-    });
-    assert!(calls.count() >= 1, "{:#?}", spans.0);
+    let mut calls = spans.0.iter().filter(|span| span.parent == registration.id);
+    let is_post = |span: &Span| span.kind == "SPAN_KIND_CLIENT" && span.name == "POST";
+    assert!(calls.any(is_post), "{:#?}", spans.0);
 }

@@ -1,12 +1,9 @@
 //! A complete user journey through the gateway.
 
-use std::time::Duration;
-
 use postern_core::testing::assert_members;
 use postern_harness::json;
-use postern_harness::public_api::{PASSWORD, resume, resume_form, text, welcome};
+use postern_harness::public_api::{self, credentials, resume, text, welcome};
 use postern_harness::{Installation, Person, PublicApi, Standalone};
-use serde_json::Value;
 
 use crate::metrics_reference::assert_documented;
 
@@ -16,7 +13,7 @@ async fn a_day(surface: &PublicApi) {
     upload(&ada).await;
     social(surface).await;
     refresh(surface, &ada).await;
-    let again = json!({"email": ada.email, "password": PASSWORD});
+    let again = credentials(&ada.email);
     let tokens = surface.client().posted("/auth/login", &again, 200).await;
     let tokens = tokens.json();
     assert_eq!(surface.person(&ada.email, tokens).await.id, ada.id);
@@ -37,8 +34,9 @@ async fn register(surface: &PublicApi) -> Person {
 
 async fn upload(ada: &Person) {
     let (content, sha256) = resume(6 << 20);
-    let stored = ada.client.post("/resumes");
-    let stored = stored.multipart(resume_form("c-1", &content)).send().await;
+    let stored = public_api::upload(&ada.client, "c-1", &content)
+        .send()
+        .await;
     let stored = stored.expect(201).json();
     assert_members(&stored, &json!({"sha256": sha256, "size": content.len()}));
     let named = json!({"candidateId": "c-1", "fileName": "ada.pdf"});
@@ -78,7 +76,7 @@ async fn notify(surface: &PublicApi, ada: &Person) {
     for part in ["subject", "text", "html"] {
         assert!(text(&mail, part).contains("Ada"), "{part}: {mail}");
     }
-    let sent = settled(ada, &location).await;
+    let sent = ada.client.settled(&location).await;
     assert_members(&sent, &json!({"status": "SENT", "attempts": 1}));
     let events = sent["events"].as_array().expect("events").iter();
     let types: Vec<_> = events.clone().map(|event| &event["type"]).collect();
@@ -87,20 +85,6 @@ async fn notify(surface: &PublicApi, ada: &Person) {
     let etag = ada.client.fetch(&location, 200).await.header("etag");
     let again = ada.client.get(&location).header("if-none-match", &etag);
     assert!(again.send().await.expect(304).body.is_empty());
-}
-
-/// Waits until the result of a delivered mail is recorded, for at most a minute.
-async fn settled(person: &Person, location: &str) -> Value {
-    let asking = async {
-        loop {
-            let record = person.client.read(location).await;
-            if record["status"] != "QUEUED" {
-                return record;
-            }
-        }
-    };
-    let asked = tokio::time::timeout(Duration::from_secs(60), asking).await;
-    asked.expect("the notification leaves QUEUED")
 }
 
 #[tokio::test]

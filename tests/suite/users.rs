@@ -1,8 +1,8 @@
 //! Accounts as operators see and change them: the command `postern user`, and the page Users.
 
 use postern_harness::browser::ENTER;
-use postern_harness::process::{Ended, Program};
-use postern_harness::public_api::PASSWORD;
+use postern_harness::process::Ended;
+use postern_harness::public_api::{PASSWORD, text};
 use postern_harness::{Browser, Person, Standalone, sensitive};
 use serde_json::{Value, json};
 
@@ -18,10 +18,8 @@ async fn sign_in(postern: &Standalone, person: &Person, password: &str) -> (u16,
 }
 
 async fn refresh(postern: &Standalone, person: &Person) -> u16 {
-    let body = json!({ "refreshToken": person.tokens["refreshToken"] });
-    let client = postern.surface().client();
-    let answer = client.post_json("/auth/tokens/refresh", &body).await;
-    answer.status.as_u16()
+    let token = text(&person.tokens, "refreshToken");
+    postern.surface().refresh(token).await.status.as_u16()
 }
 
 /// Returns the statuses of a sign-in and of a refresh.
@@ -33,10 +31,8 @@ async fn states(postern: &Standalone, person: &Person) -> [u16; 2] {
 async fn user(postern: &Standalone, arguments: &[&str]) -> Ended {
     let input = postern.folder().join("password.txt");
     std::fs::write(&input, format!("{NEW_PASSWORD}\n")).expect("written");
-    let program = Program::of_workspace("postern", postern.folder()).input(input);
-    let folder = postern.folder().display().to_string();
-    let program = program.args(["--data-dir", &folder, "user"]);
-    program.args(arguments.iter().copied()).run().await
+    let arguments = [&["user"], arguments].concat();
+    postern.command(&arguments).input(input).run().await
 }
 
 #[tokio::test]
@@ -47,10 +43,9 @@ async fn user_command_lists_and_changes_users() {
     let (ada, bob) = (surface.register().await, surface.register().await);
     let listed = user(&postern, &["list"]).await.stdout;
     let line = format!("{} CONFIRMED {}\n", ada.email, ada.id);
-    assert!(
-        listed.contains(&line) && listed.contains(&bob.email),
-        "{listed}"
-    );
+    for part in [&line, &bob.email] {
+        assert!(listed.contains(part), "{listed}");
+    }
     let one = user(&postern, &["list", "--email", &ada.email[..20], "--json"]).await;
     let one: Value = one.stdout.parse().expect("one object");
     assert_eq!(one["email"], *ada.email);
@@ -59,10 +54,8 @@ async fn user_command_lists_and_changes_users() {
     let added = user(&postern, &add(&ada.email, "recruiters")).await;
     added.expect(0, 0);
     let (_, tokens) = sign_in(&postern, &ada, PASSWORD).await;
-    let token = tokens["accessToken"].as_str().expect("signed in");
-    sensitive::record("access token", token);
-    let candidates = surface.client().with_token(token).get("/candidates");
-    let _ = candidates.send().await.expect(200);
+    let signed_in = surface.client().with_token(text(&tokens, "accessToken"));
+    let _ = signed_in.fetch("/candidates", 200).await;
     for (email, group, expected) in [
         (&*ada.email, "nobody", "/group is not a group of the pool"),
         ("eve@example.com", "admin", "no user"),
@@ -108,11 +101,10 @@ async fn account_is_changed_on_the_page_users() {
     browser.press(ENTER).await;
     // The whole row is a link.
     browser.click("tbody tr:only-child td:nth-child(3)").await;
-    let text = browser.text_of("dl.facts").await;
-    assert!(
-        text.contains(&ada.email) && text.contains(&ada.id),
-        "{text}"
-    );
+    let facts = browser.text_of("dl.facts").await;
+    for part in [&ada.email, &ada.id] {
+        assert!(facts.contains(part), "{facts}");
+    }
     let address = browser.address().await;
     assert!(address.ends_with(&ada.id), "{address}");
     let remove = "[data-action='user.remove_from_group']";

@@ -28,107 +28,74 @@ pub struct Refusal {
     pub headers: HeaderMap,
 }
 
-// === impl Answer ===
-
 impl Answer {
     /// Asserts the status.
     #[track_caller]
     pub fn expect(self, status: u16) -> Self {
-        assert_eq!(
-            self.status.as_u16(),
-            status,
-            "{}: {}",
-            self.asked,
-            self.text()
-        );
+        let (asked, text) = (&self.asked, self.text());
+        assert_eq!(self.status.as_u16(), status, "{asked}: {text}");
         self
     }
 
     /// Returns the body as text.
-    #[must_use]
     pub fn text(&self) -> String {
         String::from_utf8_lossy(&self.body).into_owned()
     }
 
     /// Returns the body as JSON.
-    #[must_use]
     #[track_caller]
     pub fn json(&self) -> Value {
-        match serde_json::from_slice(&self.body) {
-            Ok(value) => value,
-            Err(error) => panic!(
-                "{}: {} is not JSON: {error}: {}",
-                self.asked,
-                self.status,
-                self.text()
-            ),
-        }
+        let Self { asked, status, .. } = self;
+        serde_json::from_slice(&self.body).unwrap_or_else(|error| {
+            panic!("{asked}: {status} is not JSON: {error}: {}", self.text())
+        })
     }
 
     /// Returns a string member of the JSON body, by pointer.
-    #[must_use]
     #[track_caller]
     pub fn string(&self, pointer: &str) -> String {
         let body = self.json();
-        match body.pointer(pointer).and_then(Value::as_str) {
-            Some(text) => text.to_owned(),
-            None => panic!("{}: no string at {pointer} in {body}", self.asked),
-        }
+        let text = body.pointer(pointer).and_then(Value::as_str);
+        let text = text.unwrap_or_else(|| panic!("{}: no {pointer} in {body}", self.asked));
+        text.to_owned()
     }
 
     /// Returns a header that must occur exactly once.
-    #[must_use]
     #[track_caller]
     pub fn header(&self, name: &str) -> String {
         let values: Vec<_> = self.headers.get_all(name).iter().collect();
-        match values[..] {
-            [value] => String::from_utf8_lossy(value.as_bytes()).into_owned(),
-            _ => panic!(
-                "{}: {} × {name} in {:?}",
-                self.asked,
-                values.len(),
-                self.headers
-            ),
-        }
+        let [value] = values[..] else {
+            panic!("{}: {name} of {:?} is {values:?}", self.asked, self.headers);
+        };
+        String::from_utf8_lossy(value.as_bytes()).into_owned()
     }
 
     /// Asserts that the response is a problem (RFC 9457) with this status and code.
     #[track_caller]
     pub fn problem(self, status: u16, code: &str) -> Refusal {
         let answer = self.expect(status);
-        assert_eq!(
-            answer.header("content-type"),
-            "application/problem+json",
-            "{}",
-            answer.asked
-        );
-        let body = answer.json();
-        assert_eq!(body["code"], code, "{}: {body}", answer.asked);
-        assert_eq!(body["status"], status, "{}: {body}", answer.asked);
-        assert_eq!(
-            answer.headers.contains_key("www-authenticate"),
-            status == 401 || code == "insufficient_scope"
-        );
+        let (media, body) = (answer.header("content-type"), answer.json());
+        let Self { asked, headers, .. } = answer;
+        assert_eq!(media, "application/problem+json", "{asked}");
+        assert_eq!(body["code"], code, "{asked}: {body}");
+        assert_eq!(body["status"], status, "{asked}: {body}");
+        let is_challenged = headers.contains_key("www-authenticate");
+        let is_expected = status == 401 || code == "insufficient_scope";
+        assert_eq!(is_challenged, is_expected, "{asked}: {body}");
         Refusal {
-            asked: answer.asked,
+            asked,
             body,
-            headers: answer.headers,
+            headers,
         }
     }
 }
 
-// === impl Refusal ===
-
 impl Refusal {
     /// Returns the pointers of `errors`, sorted.
-    #[must_use]
     pub fn pointers(&self) -> Vec<String> {
-        let errors = self.body["errors"].as_array().cloned().unwrap_or_default();
-        let mut pointers: Vec<String> = errors
-            .iter()
-            .filter_map(|error| error["pointer"].as_str())
-            .map(str::to_owned)
-            .collect();
+        let errors = self.body["errors"].as_array().into_iter().flatten();
+        let pointers = errors.filter_map(|error| error["pointer"].as_str());
+        let mut pointers: Vec<String> = pointers.map(str::to_owned).collect();
         pointers.sort();
         pointers
     }

@@ -21,8 +21,6 @@ const ELEMENT_TIMEOUT_MS: u32 = 20_000;
 pub const SIZES: [[u32; 2]; 2] = [[1280, 800], [390, 844]];
 /// The colour schemes in which pages are checked.
 pub const SCHEMES: [&str; 2] = ["light", "dark"];
-/// Why a test of a page is skipped.
-pub const NO_BROWSER: &str = "no chromium and chromedriver on this machine";
 /// The key Enter (WebDriver, section 17.4.2).
 pub const ENTER: &str = "\u{e007}";
 /// The key Tab.
@@ -45,32 +43,16 @@ pub struct Sent {
     pub text: String,
 }
 
-/// An element of a page.
-#[derive(Debug)]
-pub struct Element<'a> {
-    browser: &'a Browser,
-    path: String,
-}
-
-// === impl Browser ===
-
 impl Browser {
     /// Starts a browser with a new profile. Returns `None` if no browser is installed, and reports
     /// that `test` is skipped.
-    ///
-    /// # Panics
-    /// If it is installed and does not start.
     pub async fn start(test: &str) -> Option<Self> {
-        let browser = Self::start_if_installed().await;
-        if browser.is_none() {
-            skipped(test, NO_BROWSER);
-        }
-        browser
-    }
-
-    async fn start_if_installed() -> Option<Self> {
+        let programs = ["chromium", "chromedriver"].map(installed);
+        let [Some(chromium), Some(chromedriver)] = programs else {
+            skipped(test, "no chromium and chromedriver on this machine");
+            return None;
+        };
         let folder = tempfile::tempdir().expect("a temporary folder");
-        let (chromium, chromedriver) = (installed("chromium")?, installed("chromedriver")?);
         let (driver, port) = start_driver(chromedriver, folder.path()).await;
         let profile = format!(
             "--user-data-dir={}",
@@ -107,49 +89,45 @@ impl Browser {
 
     /// Returns the URL of the page.
     pub async fn address(&self) -> String {
-        self.get("url")
-            .await
-            .as_str()
-            .expect("the URL is a string")
-            .to_owned()
+        let url = self.get("url").await;
+        url.as_str().expect("the URL is a string").to_owned()
     }
 
     /// Executes the body of a JavaScript function and returns its result.
     pub async fn run(&self, script: &str) -> Value {
-        self.post("execute/sync", &json!({"script": script, "args": []}))
-            .await
+        let body = json!({"script": script, "args": []});
+        self.post("execute/sync", &body).await
     }
 
-    /// Returns the first element that matches a CSS selector, waiting until the page shows it.
-    pub async fn find(&self, selector: &str) -> Element<'_> {
-        let found = self
-            .post(
-                "element",
-                &json!({"using": "css selector", "value": selector}),
-            )
-            .await;
-        let id = found[ELEMENT]
-            .as_str()
-            .unwrap_or_else(|| panic!("{selector}: {found}"));
-        Element {
-            browser: self,
-            path: format!("element/{id}"),
-        }
+    /// Waits until the page shows an element that matches a CSS selector, and returns the id of the
+    /// first one.
+    pub async fn find(&self, selector: &str) -> String {
+        let query = json!({"using": "css selector", "value": selector});
+        let found = self.post("element", &query).await;
+        let id = found[ELEMENT].as_str();
+        id.unwrap_or_else(|| panic!("{selector}: {found}"))
+            .to_owned()
     }
 
-    /// Clicks the first element that matches a CSS selector.
+    /// Clicks an element, in the middle of the viewport: at its edge, the header may cover it.
     pub async fn click(&self, selector: &str) {
-        self.find(selector).await.click().await;
+        let id = self.find(selector).await;
+        let script = "arguments[0].scrollIntoView({ block: 'center' })";
+        let scroll = json!({"script": script, "args": [{ ELEMENT: id }]});
+        self.post("execute/sync", &scroll).await;
+        self.post(&format!("element/{id}/click"), &json!({})).await;
     }
 
-    /// Types text into the first element that matches a CSS selector.
+    /// Types text into an element.
     pub async fn type_into(&self, selector: &str, text: &str) {
-        self.find(selector).await.type_text(text).await;
+        let path = format!("element/{}/value", self.find(selector).await);
+        self.post(&path, &json!({ "text": text })).await;
     }
 
-    /// Returns the visible text of the first element that matches a CSS selector.
+    /// Returns the visible text of an element.
     pub async fn text_of(&self, selector: &str) -> String {
-        self.find(selector).await.text().await
+        let path = format!("element/{}/text", self.find(selector).await);
+        self.get(&path).await.as_str().expect("text").to_owned()
     }
 
     /// Sets the size of the viewport in CSS pixels and the preferred colour scheme, `light` or
@@ -228,9 +206,6 @@ impl Browser {
     }
 
     /// Returns a picture of the viewport (PNG).
-    ///
-    /// # Panics
-    /// If the driver does not answer with base64.
     pub async fn screenshot(&self) -> Vec<u8> {
         use base64::Engine as _;
         let picture = self.get("screenshot").await;
@@ -239,12 +214,9 @@ impl Browser {
         decoded.expect("base64")
     }
 
-    /// Returns the violations that axe-core finds on the page, each with the selector of the first
-    /// element. The script is run by the driver, which the page's policy does not restrict.
-    ///
-    /// # Panics
-    /// If `tests/run` has not installed axe-core.
-    pub async fn accessibility_violations(&self) -> Vec<String> {
+    /// Returns the list of violations that axe-core finds on the page, each with the selector of the
+    /// first element. The script is run by the driver, which the page's policy does not restrict.
+    async fn accessibility_violations(&self) -> Value {
         if self.run("return typeof axe").await == "undefined" {
             let axe = paths::peer("axe/node_modules/axe-core/axe.min.js");
             let axe = std::fs::read_to_string(axe).expect("tests/run installs axe-core");
@@ -254,18 +226,11 @@ impl Browser {
             axe.run().then((found) => done(found.violations.map((violation) => \
             violation.id + ' at ' + violation.nodes[0].target)));";
         let body = json!({"script": script, "args": []});
-        let found = self.post("execute/async", &body).await;
-        let found = found.as_array().expect("a list").iter();
-        found
-            .map(|violation| violation.as_str().unwrap_or_default().to_owned())
-            .collect()
+        self.post("execute/async", &body).await
     }
 
     /// Asserts that the page has no accessibility violation and no horizontal scroll bar, at all
     /// [`SIZES`] and in both [`SCHEMES`]. `show` opens or arranges the page for each of them.
-    ///
-    /// # Panics
-    /// If one of them is found.
     pub async fn assert_accessible(&self, show: impl AsyncFn()) {
         for size in SIZES {
             for scheme in SCHEMES {
@@ -273,7 +238,7 @@ impl Browser {
                 show().await;
                 let at = self.address().await;
                 let found = self.accessibility_violations().await;
-                assert!(found.is_empty(), "{at} {size:?} {scheme}: {found:?}");
+                assert_eq!(found, json!([]), "{at} {size:?} {scheme}");
                 assert!(!self.is_too_wide().await, "{at} {size:?} {scheme}");
             }
         }
@@ -287,9 +252,6 @@ impl Browser {
     }
 
     /// Asserts that the browser has logged nothing since the last call.
-    ///
-    /// # Panics
-    /// If it has.
     pub async fn assert_no_messages(&self) {
         let (at, messages) = (self.address().await, self.messages().await);
         assert!(messages.is_empty(), "{at}: {messages:?}");
@@ -303,13 +265,7 @@ impl Browser {
     /// Closes the browser.
     pub async fn close(self) {
         let session = self.session.base().path().trim_end_matches('/');
-        drop(
-            self.session
-                .request(http::Method::DELETE, session)
-                .send()
-                .await
-                .expect(200),
-        );
+        let _ = self.session.delete(session).send().await.expect(200);
         drop(self.driver);
     }
 
@@ -345,36 +301,4 @@ fn installed(name: &str) -> Option<PathBuf> {
     std::env::split_paths(env.get("PATH")?)
         .map(|folder| folder.join(name))
         .find(|program| program.is_file())
-}
-
-// === impl Element ===
-
-impl Element<'_> {
-    /// Clicks the element, in the middle of the viewport: at its edge, the header may cover it.
-    pub async fn click(&self) {
-        let id = self.path.trim_start_matches("element/");
-        let script = "arguments[0].scrollIntoView({ block: 'center' })";
-        self.browser
-            .post(
-                "execute/sync",
-                &json!({"script": script, "args": [{ ELEMENT: id }]}),
-            )
-            .await;
-        self.browser
-            .post(&format!("{}/click", self.path), &json!({}))
-            .await;
-    }
-
-    /// Types text into the element.
-    pub async fn type_text(&self, text: &str) {
-        self.browser
-            .post(&format!("{}/value", self.path), &json!({ "text": text }))
-            .await;
-    }
-
-    /// Returns the visible text.
-    pub async fn text(&self) -> String {
-        let text = self.browser.get(&format!("{}/text", self.path)).await;
-        text.as_str().expect("text").to_owned()
-    }
 }

@@ -5,13 +5,14 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use http::Method;
+use serde::Serialize;
 use serde_json::Value;
 use url::Url;
 
 use crate::answer::{Answer, Refusal};
 use crate::contract::Contract;
-use crate::http_body::Multipart;
 use crate::sensitive;
+use crate::wait;
 
 /// Time for which a connection without a request is kept. The services keep one for 10 s.
 const IDLE_TIMEOUT: Duration = Duration::from_secs(5);
@@ -36,14 +37,8 @@ pub struct Request {
     contract: Option<&'static Contract>,
 }
 
-// === impl Client ===
-
 impl Client {
     /// Creates a client that accepts any response.
-    ///
-    /// # Panics
-    /// If `base` is not a URL.
-    #[must_use]
     pub fn new(base: &str) -> Self {
         let http = reqwest::Client::builder()
             .redirect(reqwest::redirect::Policy::none())
@@ -61,7 +56,6 @@ impl Client {
     }
 
     /// Creates a client of the gateway: every response is checked against the contract.
-    #[must_use]
     pub fn to_gateway(base: &str) -> Self {
         Self {
             contract: Some(Contract::shared()),
@@ -70,7 +64,6 @@ impl Client {
     }
 
     /// Returns a client whose responses are checked against `contract`.
-    #[must_use]
     pub fn against(&self, contract: &'static Contract) -> Self {
         Self {
             contract: Some(contract),
@@ -79,7 +72,6 @@ impl Client {
     }
 
     /// Returns a client that sends a token with each request.
-    #[must_use]
     pub fn with_token(&self, token: &str) -> Self {
         sensitive::record("bearer token", token);
         Self {
@@ -89,21 +81,14 @@ impl Client {
     }
 
     /// Returns the base URL.
-    #[must_use]
     pub fn base(&self) -> &Url {
         &self.base
     }
 
     /// Returns the socket address of the base URL.
-    ///
-    /// # Panics
-    /// If the host is not an IP address.
-    #[must_use]
     pub fn address(&self) -> SocketAddr {
-        let authority = self.base.authority().to_owned();
-        authority
-            .parse()
-            .unwrap_or_else(|_| panic!("{authority} is not an address with a port"))
+        let address = self.base.authority().parse();
+        address.expect("an address with a port")
     }
 
     /// Creates a `GET` request.
@@ -122,43 +107,46 @@ impl Client {
     }
 
     /// Sends a `POST` request with a JSON body, and asserts the status of the response.
-    ///
-    /// # Panics
-    /// If it has another status.
     pub async fn posted(&self, path: &str, body: &Value, status: u16) -> Answer {
         self.post_json(path, body).await.expect(status)
     }
 
     /// Sends a `POST` request with a JSON body, and asserts the problem of the response.
-    ///
-    /// # Panics
-    /// If it is another response.
     pub async fn refuses(&self, path: &str, body: &Value, status: u16, code: &str) -> Refusal {
         self.post_json(path, body).await.problem(status, code)
     }
 
     /// Sends a `GET` request, and asserts the status of the response.
-    ///
-    /// # Panics
-    /// If it has another status.
     pub async fn fetch(&self, path: &str, status: u16) -> Answer {
         self.get(path).send().await.expect(status)
     }
 
     /// Sends a `GET` request, and asserts the problem of the response.
-    ///
-    /// # Panics
-    /// If it is another response.
     pub async fn denied(&self, path: &str, status: u16, code: &str) -> Refusal {
         self.get(path).send().await.problem(status, code)
     }
 
     /// Returns the JSON document of a path.
-    ///
-    /// # Panics
-    /// If the response has another status than 200.
     pub async fn read(&self, path: &str) -> Value {
         self.fetch(path, 200).await.json()
+    }
+
+    /// Returns the record of a notification once it is neither scheduled nor queued.
+    pub async fn settled(&self, location: &str) -> Value {
+        wait::answer(async || {
+            let record = self.read(location).await;
+            let waits = ["SCHEDULED", "QUEUED"].map(Value::from);
+            match waits.contains(&record["status"]) {
+                true => Err(format!("{location} waits: {record}")),
+                false => Ok(record),
+            }
+        })
+        .await
+    }
+
+    /// Returns the token, if there is one.
+    pub fn token(&self) -> Option<&str> {
+        self.token.as_deref()
     }
 
     /// Creates a `PUT` request.
@@ -172,9 +160,6 @@ impl Client {
     }
 
     /// Creates a request with any method. The path may contain a query, or be a complete URL.
-    ///
-    /// # Panics
-    /// If the path is invalid.
     pub fn request(&self, method: Method, path: &str) -> Request {
         let url = self.base.join(path).expect("a valid path");
         let mut builder = self.http.request(method.clone(), url.clone());
@@ -191,8 +176,6 @@ impl Client {
         }
     }
 }
-
-// === impl Request ===
 
 impl Request {
     /// Adds a header.
@@ -213,7 +196,7 @@ impl Request {
     }
 
     /// Sets a form body (`application/x-www-form-urlencoded`).
-    pub fn form(self, fields: &[(&str, &str)]) -> Self {
+    pub fn form<F: Serialize + ?Sized>(self, fields: &F) -> Self {
         Self {
             builder: self.builder.form(fields),
             ..self
@@ -228,58 +211,34 @@ impl Request {
         }
     }
 
-    /// Sets a multipart form body.
-    pub fn multipart(self, form: Multipart) -> Self {
-        let (content_type, bytes) = form.finish();
-        self.body(&content_type, bytes)
-    }
-
     /// Sends the request, for tests of broken connections. Returns `None` without a complete
     /// response.
     pub async fn try_send(self) -> Option<Answer> {
-        let response = self.builder.send().await.ok()?;
-        let (status, headers) = (response.status(), response.headers().clone());
-        let body = response.bytes().await.ok()?;
-        Some(Answer {
-            asked: self.asked,
-            status,
-            headers,
-            body,
-        })
+        receive(self.builder, self.asked).await.ok()
     }
 
     /// Sends the request and reads the complete response. A response of the gateway that violates
     /// the contract fails the test.
-    ///
-    /// # Panics
-    /// If there is no response, or it violates the contract.
     pub async fn send(self) -> Answer {
-        let Self {
-            asked,
-            method,
-            path,
-            builder,
-            contract,
-        } = self;
-        let response = match builder.send().await {
-            Ok(response) => response,
-            Err(error) => panic!("{asked}: no answer: {error:?}"),
-        };
-        let (status, headers) = (response.status(), response.headers().clone());
-        let body = match response.bytes().await {
-            Ok(body) => body,
-            Err(error) => panic!("{asked}: {status}: the body ended early: {error:?}"),
-        };
-        let answer = Answer {
-            asked,
-            status,
-            headers,
-            body,
-        };
+        let asked = self.asked.clone();
+        let answer = receive(self.builder, self.asked).await;
+        let answer = answer.unwrap_or_else(|error| panic!("{asked}: no answer: {error:?}"));
         sensitive::record_response(&answer.body);
-        if let Some(contract) = contract {
-            contract.assert_conforms(&method, &path, &answer);
+        if let Some(contract) = self.contract {
+            contract.assert_conforms(&self.method, &self.path, &answer);
         }
         answer
     }
+}
+
+async fn receive(request: reqwest::RequestBuilder, asked: String) -> reqwest::Result<Answer> {
+    let response = request.send().await?;
+    let (status, headers) = (response.status(), response.headers().clone());
+    let body = response.bytes().await?;
+    Ok(Answer {
+        asked,
+        status,
+        headers,
+        body,
+    })
 }

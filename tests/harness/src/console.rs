@@ -12,8 +12,6 @@
 //! # }
 //! ```
 
-use std::time::Duration;
-
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
@@ -28,12 +26,10 @@ use crate::ports;
 use crate::process::{Program, Running};
 use crate::public_api::{PASSWORD, PublicApi};
 use crate::sensitive;
+use crate::wait::{answer, answer_or_reason, until};
 
 /// Selector of the heading of a page that is shown completely.
 pub const HEADING: &str = "main:not([aria-busy]) h1";
-/// Maximum time for a condition.
-const WAIT_LIMIT: Duration = Duration::from_secs(30);
-const POLL_INTERVAL: Duration = Duration::from_millis(25);
 /// Collects violations of the content security policy of all pages of a tab.
 const OBSERVE_VIOLATIONS: &str = "addEventListener('securitypolicyviolation', (event) => { \
     const found = JSON.parse(sessionStorage.getItem('test-violations') || '[]'); \
@@ -103,7 +99,6 @@ pub async fn start_installation() -> Installation {
 }
 
 /// Returns the console as a program over an installation, and its port.
-#[must_use]
 pub fn program<'a>(target: impl Into<Target<'a>>, folder: &std::path::Path) -> (Program, u16) {
     let (target, port): (Target<'a>, u16) = (target.into(), ports::free(1));
     let program = Program::of_workspace("postern-console", folder);
@@ -111,15 +106,10 @@ pub fn program<'a>(target: impl Into<Target<'a>>, folder: &std::path::Path) -> (
     (program.envs(SECRETS.map(|name| (name, target.token))), port)
 }
 
-// === impl Console ===
-
 impl Console {
     /// Starts the console and a browser. Returns `None` if no browser is installed, and reports that
     /// `test` is skipped. The group `admin` and the service `auth` are operators; the group `support`
     /// and the service `notify` are viewers.
-    ///
-    /// # Panics
-    /// If the console does not start.
     pub async fn start<'a>(test: &str, target: impl Into<Target<'a>>) -> Option<Self> {
         let browser = Browser::start(test).await?;
         browser.run_in_new_pages(OBSERVE_VIOLATIONS).await;
@@ -129,11 +119,11 @@ impl Console {
         let (program, port) = program(target, folder.path());
         let mut program = program.start();
         let client = Client::new(&format!("http://127.0.0.1:{port}"));
-        let mut poll = tokio::time::interval(POLL_INTERVAL);
-        while client.get("/livez").try_send().await.is_none() {
+        until("the console answers", async || {
             program.expect_alive();
-            poll.tick().await;
-        }
+            client.get("/livez").try_send().await.is_some()
+        })
+        .await;
         Some(Self {
             program,
             browser,
@@ -144,13 +134,11 @@ impl Console {
     }
 
     /// Returns the browser.
-    #[must_use]
     pub fn browser(&self) -> &Browser {
         &self.browser
     }
 
     /// Returns a client of the console without a token.
-    #[must_use]
     pub fn client(&self) -> &Client {
         &self.client
     }
@@ -166,8 +154,7 @@ impl Console {
         let field = "#sign-in input[name=password]";
         self.browser.type_into(field, PASSWORD).await;
         self.browser.click("#sign-in button").await;
-        self.browser.find("header.top:not([hidden])").await;
-        self.browser.find(HEADING).await;
+        self.until_signed_in().await;
         subject
     }
 
@@ -183,14 +170,22 @@ impl Console {
         sensitive::record("bearer token", token);
         self.browser.type_into("#token-sign-in input", token).await;
         self.browser.click("#token-sign-in button").await;
+        self.until_signed_in().await;
+    }
+
+    /// Waits until the page is shown to somebody who is signed in.
+    pub async fn until_signed_in(&self) {
         self.browser.find("header.top:not([hidden])").await;
         self.browser.find(HEADING).await;
     }
 
+    /// Signs out.
+    pub async fn sign_out(&self) {
+        self.browser.click("#sign-out").await;
+        self.browser.find("#sign-in").await;
+    }
+
     /// Returns the token that the tab uses.
-    ///
-    /// # Panics
-    /// If nobody is signed in.
     pub async fn token(&self) -> String {
         let script = "return sessionStorage.getItem('postern-token')";
         let token = self.browser.run(script).await;
@@ -201,9 +196,6 @@ impl Console {
 
     /// Opens a page of the console, whose path may have a query, and waits until it is shown.
     /// Returns its heading.
-    ///
-    /// # Panics
-    /// If the path is invalid.
     pub async fn open(&self, path: &str) -> String {
         let url = self.client.base().join(path).expect("a valid path");
         self.browser.open(url.as_str()).await;
@@ -223,21 +215,13 @@ impl Console {
 
     /// Repeats a script, the body of a function, until it returns a value that is not `null` or
     /// `false`. Returns it.
-    ///
-    /// # Panics
-    /// If it does not within 30 s.
     pub async fn wait_for(&self, script: &str) -> Value {
-        let repeated = async {
-            let mut poll = tokio::time::interval(POLL_INTERVAL);
-            loop {
-                poll.tick().await;
-                let value = self.browser.run(script).await;
-                if !value.is_null() && value != false {
-                    return value;
-                }
-            }
-        };
-        match tokio::time::timeout(WAIT_LIMIT, repeated).await {
+        let value = answer_or_reason(async || {
+            let value = self.browser.run(script).await;
+            let is_there = !value.is_null() && value != false;
+            is_there.then_some(value).ok_or_else(String::new)
+        });
+        match value.await {
             Ok(value) => value,
             Err(_) => panic!("never true: {script}\n{}", self.text().await),
         }
@@ -265,9 +249,6 @@ impl Console {
 
     /// Asserts that the page is accessible ([`Browser::assert_accessible`]), and that no page so far has caused a message in the browser's log or
     /// violated the content security policy.
-    ///
-    /// # Panics
-    /// If one of them is found.
     pub async fn assert_clean(&self) {
         self.browser.assert_accessible(async || {}).await;
         self.assert_quiet().await;
@@ -275,21 +256,10 @@ impl Console {
 
     /// Asserts that no page so far has caused a message in the browser's log or violated the
     /// content security policy.
-    ///
-    /// # Panics
-    /// If one has.
     pub async fn assert_quiet(&self) {
         self.browser.assert_no_messages().await;
-        let violations = self.violations().await;
-        assert!(violations.is_empty(), "{violations}");
-    }
-
-    /// Returns the violations of the content security policy by the pages of this tab as JSON, or
-    /// an empty text.
-    pub async fn violations(&self) -> String {
-        let script = "return sessionStorage.getItem('test-violations') || ''";
-        let found = self.browser.run(script).await;
-        found.as_str().unwrap_or_default().to_owned()
+        let violations = "return sessionStorage.getItem('test-violations')";
+        assert_eq!(self.browser.run(violations).await, Value::Null);
     }
 
     /// Returns the requests that the pages have sent since the last call.
@@ -304,24 +274,17 @@ impl Console {
     }
 
     /// Returns the console's log so far.
-    #[must_use]
     pub fn log(&self) -> String {
         self.program.log()
     }
 
     /// Waits until the console logs `console action` for an action, and returns the event.
-    ///
-    /// # Panics
-    /// If it does not within 30 s.
     pub async fn wait_for_action(&self, action: &str) -> Value {
         let expected = json!({ "action": action });
         wait_for_event(|| self.log(), "console action", &expected).await
     }
 
     /// Stops the browser and the console.
-    ///
-    /// # Panics
-    /// If the console ends with an error.
     pub async fn stop(self) {
         self.browser.close().await;
         let ended = self.program.stop("TERM").await;
@@ -330,27 +293,16 @@ impl Console {
 }
 
 /// Waits until a log has an event with this message and these members, and returns the newest one.
-///
-/// # Panics
-/// If it does not within 30 s.
 pub async fn wait_for_event(log: impl Fn() -> String, message: &str, members: &Value) -> Value {
-    let repeated = async {
-        let mut poll = tokio::time::interval(POLL_INTERVAL);
-        loop {
-            poll.tick().await;
-            if let Some(event) = events(&log(), message, members).pop() {
-                return event;
-            }
-        }
-    };
-    match tokio::time::timeout(WAIT_LIMIT, repeated).await {
-        Ok(event) => event,
-        Err(_) => panic!("{message} {members} is not in\n{}", log()),
-    }
+    answer(async || {
+        let log = log();
+        let found = events(&log, message, members).pop();
+        found.ok_or_else(|| format!("{message} {members} is not in\n{log}"))
+    })
+    .await
 }
 
 /// Returns the events of a log in JSON with this message and these members, in their order.
-#[must_use]
 pub fn events(log: &str, message: &str, members: &Value) -> Vec<Value> {
     let events = log
         .lines()

@@ -18,11 +18,8 @@ pub struct FakeClock {
     file: PathBuf,
 }
 
-// === impl FakeClock ===
-
 impl FakeClock {
     /// Creates a clock that is right, in a file; `None` without libfaketime.
-    #[must_use]
     pub fn new(file: PathBuf) -> Option<Self> {
         let library = LIBRARIES
             .into_iter()
@@ -33,7 +30,6 @@ impl FakeClock {
     }
 
     /// Gives a program this clock.
-    #[must_use]
     pub fn of(&self, program: Program) -> Program {
         program
             .env("LD_PRELOAD", self.library)
@@ -43,9 +39,6 @@ impl FakeClock {
     }
 
     /// Sets the clock this many seconds ahead.
-    ///
-    /// # Panics
-    /// If the file cannot be written.
     pub fn set(&self, ahead_s: i64) {
         // libfaketime may read the file at any time.
         let new = self.file.with_extension("clock.new");

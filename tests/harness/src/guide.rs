@@ -82,20 +82,13 @@ struct Step {
     output: Option<Vec<String>>,
 }
 
-// === impl Guide ===
-
 impl Guide {
     /// Returns the folder of the documents.
-    #[must_use]
     pub fn folder() -> PathBuf {
         paths::repository().join("docs")
     }
 
     /// Reads a page by its path below `docs`.
-    ///
-    /// # Panics
-    /// If it does not exist, or a block has no end.
-    #[must_use]
     pub fn read(name: &str) -> Self {
         let path = Self::folder().join(name);
         let text = std::fs::read_to_string(&path)
@@ -108,7 +101,6 @@ impl Guide {
     }
 
     /// Keeps the blocks of one section, and those before the first one.
-    #[must_use]
     pub fn section(mut self, heading: &str) -> Self {
         self.blocks
             .retain(|block| block.section.is_empty() || block.section == heading);
@@ -116,9 +108,6 @@ impl Guide {
     }
 
     /// Executes the guide and compares what it prints.
-    ///
-    /// # Panics
-    /// If an output or a status is not as the guide says.
     pub async fn follow(&self, surroundings: &Surroundings) {
         let folder = reader_folder();
         let ports = PortMap::free();
@@ -153,25 +142,22 @@ impl Guide {
         let mut steps = Vec::new();
         for block in &self.blocks {
             let text = adapt(&block.text);
+            let step = |script| Step {
+                line: block.line,
+                script,
+                output: None,
+            };
             match (block.language.as_str(), block.action.as_str()) {
                 (_, "") => {}
-                ("sh", "run") => steps.push(Step {
-                    line: block.line,
-                    script: text,
-                    output: None,
-                }),
+                ("sh", "run") => steps.push(step(text)),
                 (_, "output") => {
                     let step = steps.last_mut().expect("commands before an output");
                     step.output = Some(text.lines().map(str::to_owned).collect());
                 }
                 ("console", "run") => steps.extend(commands(block.line, &text)),
-                (_, path) if path.contains('/') => steps.push(Step {
-                    line: block.line,
-                    script: format!(
-                        "mkdir -p \"$(dirname {path})\"\ncat >{path} <<'END OF BLOCK'\n{text}END OF BLOCK\n"
-                    ),
-                    output: None,
-                }),
+                (_, path) if path.contains('/') => steps.push(step(format!(
+                    "mkdir -p \"$(dirname {path})\"\ncat >{path} <<'END OF BLOCK'\n{text}END OF BLOCK\n"
+                ))),
                 (language, action) => {
                     panic!("{}:{}: {language} {action}", self.name, block.line)
                 }
@@ -180,8 +166,6 @@ impl Guide {
         steps
     }
 }
-
-// === impl Step ===
 
 impl Step {
     fn compare(&self, status: &str, output: &str, guide: &str, findings: &mut String) {
@@ -254,19 +238,17 @@ fn commands(line: usize, text: &str) -> Vec<Step> {
             });
             continue;
         }
-        let step = steps
-            .last_mut()
-            .unwrap_or_else(|| panic!("line {line}: a session begins with a command"));
+        let step = steps.last_mut();
+        let step = step.unwrap_or_else(|| panic!("line {line}: a session begins with a command"));
         match text.strip_prefix('>') {
             Some(command) => {
-                step.script
-                    .push_str(command.strip_prefix(' ').unwrap_or(command));
+                step.script += command.strip_prefix(' ').unwrap_or(command);
                 step.script.push('\n');
             }
-            None => step
-                .output
-                .get_or_insert_default()
-                .push(text.trim_end().to_owned()),
+            None => {
+                let output = step.output.get_or_insert_default();
+                output.push(text.trim_end().to_owned());
+            }
         }
     }
     steps
@@ -288,10 +270,8 @@ fn matches_lines(expected: &[String], printed: &[&str]) -> bool {
 /// Returns whether a line is as shown. `…` stands for any text.
 fn matches_line(expected: &str, printed: &str) -> bool {
     let mut parts = expected.split('…');
-    let Some(mut rest) = parts
-        .next()
-        .and_then(|beginning| printed.strip_prefix(beginning))
-    else {
+    let beginning = parts.next().unwrap_or_default();
+    let Some(mut rest) = printed.strip_prefix(beginning) else {
         return false;
     };
     let parts: Vec<&str> = parts.collect();
@@ -312,14 +292,14 @@ fn reader_folder() -> TempDir {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let root = paths::repository();
     for name in ["conf", "docs"] {
-        std::os::unix::fs::symlink(root.join(name), folder.path().join(name))
-            .expect("the test's folder can be written");
+        let linked = std::os::unix::fs::symlink(root.join(name), folder.path().join(name));
+        linked.expect("the test's folder can be written");
     }
     // The script writes certificates beside itself.
-    let certs = folder.path().join("certs");
-    std::fs::create_dir(&certs).expect("the test's folder can be written");
-    std::fs::copy(root.join("certs/generate.sh"), certs.join("generate.sh"))
-        .expect("the test's folder can be written");
+    let (certs, script) = (folder.path().join("certs"), "certs/generate.sh");
+    std::fs::create_dir(certs).expect("the test's folder can be written");
+    let copied = std::fs::copy(root.join(script), folder.path().join(script));
+    copied.expect("the test's folder can be written");
     folder
 }
 
@@ -333,29 +313,25 @@ async fn shell(folder: &Path, surroundings: &Surroundings, script: &str, guide: 
     let script = format!("exec 9>&1\n{end}\n{script}");
     std::fs::write(&path, script).expect("the test's folder can be written");
     let mut command = Command::new("bash");
+    command.arg(&path).current_dir(folder).env_clear();
+    command.env("PATH", search_path(&surroundings.programs));
     command
-        .arg(&path)
-        .env_clear()
-        .env("PATH", search_path(&surroundings.programs))
         .env("HOME", folder)
         .env("LC_ALL", "C.UTF-8")
-        .env("OUT", &out)
-        .current_dir(folder)
+        .env("OUT", &out);
+    command
         .stdin(Stdio::null())
         .stdout(Stdio::piped())
-        .stderr(Stdio::null())
-        .process_group(0)
-        .kill_on_drop(true);
+        .stderr(Stdio::null());
+    command.process_group(0).kill_on_drop(true);
     let mut child = command.spawn().expect("bash can be started");
     let group = child.id().expect("a running program has an id");
     let mut stdout = child.stdout.take().expect("standard output is piped");
     let mut printed = Vec::new();
     let read = tokio::time::timeout(GUIDE_TIMEOUT, stdout.read_to_end(&mut printed)).await;
-    let _ = Command::new("kill")
-        .args(["-KILL", "--", &format!("-{group}")])
-        .stderr(Stdio::null())
-        .status()
-        .await;
+    let mut kill = Command::new("kill");
+    kill.args(["-KILL", "--", &format!("-{group}")]);
+    let _ = kill.stderr(Stdio::null()).status().await;
     let printed = String::from_utf8_lossy(&printed).into_owned();
     assert!(read.is_ok(), "{guide} does not end:\n{printed}");
     printed
@@ -363,15 +339,9 @@ async fn shell(folder: &Path, surroundings: &Surroundings, script: &str, guide: 
 
 /// Returns `PATH`: the given folders, the programs of the workspace, and those of the system.
 fn search_path(programs: &[PathBuf]) -> String {
-    let own = std::env::current_exe().expect("a process knows its program");
-    let built = own
-        .ancestors()
-        .nth(2)
-        .expect("test programs are in target/PROFILE/deps");
-    let folders = programs.iter().map(PathBuf::as_path).chain([built]);
-    let mut path: Vec<String> = folders.map(|folder| folder.display().to_string()).collect();
-    path.push("/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin".to_owned());
-    path.join(":")
+    let folders = programs.iter().cloned().chain([paths::built()]);
+    let folders: String = folders.map(|it| format!("{}:", it.display())).collect();
+    folders + "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 }
 
 /// Keeps the logs of the services for the scan after the tests.
@@ -384,61 +354,39 @@ fn keep_logs(folder: &Path, guide: &str) {
     }
 }
 
-/// Free ports in place of those that guides name.
-#[derive(Clone, Copy, Debug)]
-struct PortMap {
-    /// In place of 8500 and the following ones.
-    first: u16,
-    /// In place of 8600 and the following ones.
-    second: u16,
-    /// In place of 8080.
-    plain: u16,
-    /// In place of 8443.
-    secure: u16,
-}
-
-// === impl PortMap ===
+/// Free ports in place of those that guides name: the first port, the number of ports, and the first one
+/// in their place.
+struct PortMap([(u16, u16, u16); 4]);
 
 impl PortMap {
     fn free() -> Self {
-        Self {
-            first: ports::free(STANDALONE_PORTS),
-            second: ports::free(STANDALONE_PORTS),
-            plain: ports::free(1),
-            secure: ports::free(1),
-        }
+        let named = [
+            (8500, STANDALONE_PORTS),
+            (8600, STANDALONE_PORTS),
+            (8080, 1),
+            (8443, 1),
+        ];
+        Self(named.map(|(first, count)| (first, count, ports::free(count))))
     }
 
-    fn get(self, port: u16) -> Option<u16> {
-        let of = |from: u16, to: u16| {
-            port.checked_sub(from)
-                .filter(|distance| *distance < STANDALONE_PORTS)
-                .map(|distance| to + distance)
-        };
-        let single = |from: u16, to: u16| (port == from).then_some(to);
-        of(8500, self.first)
-            .or_else(|| of(8600, self.second))
-            .or_else(|| single(8080, self.plain))
-            .or_else(|| single(8443, self.secure))
+    fn get(&self, port: u16) -> Option<u16> {
+        let mut ranges = self.0.iter();
+        ranges.find_map(|(first, count, free)| {
+            let distance = port.checked_sub(*first)?;
+            (distance < *count).then_some(free + distance)
+        })
     }
 
     /// Replaces every number that is one of the ports.
-    fn apply(self, text: &str) -> String {
-        let mut replaced = String::new();
-        let mut digits = String::new();
-        for character in text.chars().chain(['\n']) {
-            if character.is_ascii_digit() {
-                digits.push(character);
-                continue;
-            }
+    fn apply(&self, text: &str) -> String {
+        let numbers = text.split_inclusive(|it: char| !it.is_ascii_digit());
+        let replaced = numbers.map(|part| {
+            let digits = part.trim_end_matches(|it: char| !it.is_ascii_digit());
             match digits.parse().ok().and_then(|port| self.get(port)) {
-                Some(port) => replaced.push_str(&port.to_string()),
-                None => replaced.push_str(&digits),
+                Some(port) => format!("{port}{}", &part[digits.len()..]),
+                None => part.to_owned(),
             }
-            digits.clear();
-            replaced.push(character);
-        }
-        replaced.pop();
-        replaced
+        });
+        replaced.collect()
     }
 }

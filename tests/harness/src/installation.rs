@@ -78,12 +78,9 @@ pub(crate) struct Ports {
     pub(crate) notify_admin: u16,
 }
 
-// === impl Changes ===
-
 impl Changes {
     /// Returns changes that give the processes a secret of the admin routes, and no limits that tests
     /// of one address would exceed.
-    #[must_use]
     pub fn unlimited() -> Self {
         let unlimited = || "1000000".to_owned();
         Self {
@@ -121,13 +118,14 @@ impl Changes {
         let file = set.fold(file, |file, (_, key, value)| file.set(key, value));
         let file = file.append(&self.tables);
         match &self.admin_token {
-            Some(_) => file.add_to_table("admin", "token_env", &quoted(ADMIN_TOKEN)),
+            Some(_) => file.replace(
+                "[admin]\n",
+                &format!("[admin]\ntoken_env = \"{ADMIN_TOKEN}\"\n"),
+            ),
             None => file,
         }
     }
 }
-
-// === impl Installation ===
 
 impl Installation {
     /// Starts everything and waits until each process is ready.
@@ -142,9 +140,6 @@ impl Installation {
 
     /// As [`Installation::start_with`], over an installation that was started before, so that the
     /// changes can contain its addresses.
-    ///
-    /// # Panics
-    /// If a process does not become ready.
     pub async fn over(development: Standalone, changes: Changes) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
         std::os::unix::fs::symlink(conf(), folder.path().join("conf"))
@@ -172,14 +167,10 @@ impl Installation {
         };
         let service = |name: &str, number: usize, ports: Ports, database: &str| {
             let file = changes.file(name, &development, ports);
-            let file = file.set("database", &quoted(database));
+            let file = file.set_text("database", database);
+            let file = file.set_text("cache", &urls[2]);
             let account = name.trim_start_matches("postern-");
-            start(
-                name,
-                number,
-                Some(account),
-                file.set("cache", &quoted(&urls[2])),
-            )
+            start(name, number, Some(account), file)
         };
         let first = Ports::free();
         let mut gateway = changes.file("postern-proxy", &development, first);
@@ -216,7 +207,6 @@ impl Installation {
 
     /// Returns a program of the workspace with the environment of postern-notify, to run a command
     /// over the configuration of the processes. They are `postern-NAME.toml` in its folder.
-    #[must_use]
     pub fn tool(&self, name: &str) -> Program {
         let program = Program::of_workspace(name, self.folder.path());
         let program = with_identity(program, &self.development, Some("notify"), &[]);
@@ -224,7 +214,6 @@ impl Installation {
     }
 
     /// Returns the folder with the configuration of the processes.
-    #[must_use]
     pub fn folder(&self) -> &Path {
         self.folder.path()
     }
@@ -236,20 +225,17 @@ impl Installation {
     }
 
     /// Returns the standard error of all running processes so far.
-    #[must_use]
     pub fn log(&self) -> String {
         self.processes().map(Running::log).collect()
     }
 
     /// Returns the public interface.
-    #[must_use]
     pub fn surface(&self) -> &PublicApi {
         &self.surface
     }
 
     /// Returns the names of the processes, which are also those of their Prometheus jobs, with the
     /// ports of the admin listeners of the first replicas.
-    #[must_use]
     pub fn admin_ports(&self) -> [(&'static str, u16); 3] {
         [
             ("postern-auth", self.ports.auth_admin),
@@ -259,16 +245,11 @@ impl Installation {
     }
 
     /// Returns the port of the first postern-auth.
-    #[must_use]
     pub fn auth_port(&self) -> u16 {
         self.ports.auth
     }
 
     /// Returns the secret of the admin routes ([`Changes::admin_token`]).
-    ///
-    /// # Panics
-    /// If there is none.
-    #[must_use]
     pub fn admin_token(&self) -> &str {
         let token = self.admin_token.as_deref();
         token.expect("the processes were started with a secret of the admin routes")
@@ -281,7 +262,6 @@ impl Installation {
     }
 
     /// Returns the standalone installation with pools, services, provider and mail catcher.
-    #[must_use]
     pub fn development(&self) -> &Standalone {
         &self.development
     }
@@ -357,12 +337,6 @@ pub(crate) fn with_identity(
         .env("IDP_SERVICE_ACCOUNT_USERNAME", account)
         .env("IDP_SERVICE_ACCOUNT_PASSWORD", password)
 }
-
-pub(crate) fn quoted(text: &str) -> String {
-    format!("\"{text}\"")
-}
-
-// === impl Ports ===
 
 impl Ports {
     pub(crate) fn free() -> Self {

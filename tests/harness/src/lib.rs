@@ -1,6 +1,6 @@
 //! The harness of the end-to-end tests: what a test starts, asks and checks.
 //!
-//! A test is a few lines. Every response of a gateway is checked against `conf/openapi.json`; every
+//! A test is a few lines; a step that fails panics. Every response of a gateway is checked against `conf/openapi.json`; every
 //! assertion names the request that it is about.
 //!
 //! ```no_run
@@ -18,7 +18,7 @@
 //! | everything in this process, over SQLite, with a clock of the test | [`Standalone`] |
 //! | the programs as processes over PostgreSQL and Redis, with replicas | [`Installation`] and [`Changes`] |
 //! | one program: its exit status, signals, restarts | [`process::Program`], [`process::Process`] |
-//! | a gateway of this process before an upstream of the test | [`Edge`], [`Gateway`] |
+//! | a gateway of this process before an upstream of the test | [`Gateway`] |
 //! | the identity pools alone | [`Pools`] |
 //! | stores that can be killed, with standby, PgBouncer or Sentinel | [`stores`] |
 //! | an upstream or a provider that answers as declared | [`Origin`], [`BrokenOrigin`], [`Provider`] |
@@ -28,7 +28,7 @@
 //! | a whole installation under faults | [`cluster`] |
 //!
 //! [`Client`] asks as an application does, [`RawClient`] with any bytes, and [`Load`] without a pause while something is
-//! restarted. A test waits for events; time passes on the clock of [`Standalone::start_with_manual_clock`].
+//! restarted. A test waits for events ([`wait`]); time passes on the clock of [`Standalone::start_with_manual_clock`].
 //! What must not be logged is recorded by [`sensitive`] and searched for after a run.
 
 pub mod answer;
@@ -41,7 +41,6 @@ pub mod contract;
 pub mod fake_clock;
 pub mod gateway;
 pub mod guide;
-pub mod http_body;
 pub mod installation;
 pub mod load;
 pub mod mail_server;
@@ -60,6 +59,7 @@ pub mod raw_client;
 pub mod sensitive;
 pub mod stores;
 pub mod systems;
+pub mod wait;
 
 pub use answer::Answer;
 pub use browser::Browser;
@@ -67,7 +67,7 @@ pub use client::Client;
 pub use console::Console;
 pub use contract::Contract;
 pub use fake_clock::FakeClock;
-pub use gateway::{Edge, Gateway};
+pub use gateway::Gateway;
 pub use guide::Guide;
 pub use installation::standalone::Standalone;
 pub use installation::{Changes, Installation};

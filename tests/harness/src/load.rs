@@ -79,11 +79,8 @@ struct LoadClient {
     next_request: usize,
 }
 
-// === impl Load ===
-
 impl Load {
     /// Starts two clients of each kind.
-    #[must_use]
     pub fn start(target: Target) -> Self {
         let (done, counts, target) = (Arc::default(), Arc::default(), Arc::new(target));
         let mut clients = JoinSet::new();
@@ -108,9 +105,6 @@ impl Load {
 
     /// Waits until `more` further requests of each kind have been served, so that a change takes
     /// place under load.
-    ///
-    /// # Panics
-    /// If that takes more than a minute.
     pub async fn wait_for_served(&mut self, more: u32) {
         let until = served(&self.counts).map(|served| served + more);
         let serving = async {
@@ -127,9 +121,6 @@ impl Load {
 
     /// Stops the clients. Returns the served requests of each kind, and how often the server asked
     /// a client to close its connection.
-    ///
-    /// # Panics
-    /// If a request failed.
     pub async fn finish(mut self) -> [(Kind, u32, u32); KINDS.len()] {
         self.done.store(true, Ordering::Relaxed);
         while let Some(client) = self.clients.join_next().await {
@@ -146,8 +137,6 @@ impl Load {
 fn served(counts: &[Count; KINDS.len()]) -> [u32; KINDS.len()] {
     std::array::from_fn(|kind| counts[kind].served.load(Ordering::Relaxed))
 }
-
-// === impl LoadClient ===
 
 impl LoadClient {
     async fn run(mut self) {

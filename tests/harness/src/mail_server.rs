@@ -22,13 +22,8 @@ pub struct MailServer {
     confirms: Arc<watch::Sender<bool>>,
 }
 
-// === impl MailServer ===
-
 impl MailServer {
     /// Starts a server.
-    ///
-    /// # Panics
-    /// If the loopback has no free port.
     pub async fn start() -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await;
         let listener = listener.expect("the loopback has a free port");
@@ -54,15 +49,11 @@ impl MailServer {
     }
 
     /// Returns the number of received messages.
-    #[must_use]
     pub fn received(&self) -> usize {
         *self.received.borrow()
     }
 
     /// Waits for messages.
-    ///
-    /// # Panics
-    /// If they are not received within a minute.
     pub async fn wait_for(&self, messages: usize) {
         let mut received = self.received.subscribe();
         let waiting = received.wait_for(|received| *received >= messages);

@@ -81,8 +81,6 @@ pub enum BrokenOrigin {
     RefusesConnections,
 }
 
-// === impl Origin ===
-
 impl Origin {
     /// Starts a server on a free loopback port. It answers with 200 and `{}`.
     pub async fn start() -> Self {
@@ -91,9 +89,6 @@ impl Origin {
 
     /// Starts a server that answers a request by the first row of which the text is in its target, and
     /// with 200 and `{}` without one.
-    ///
-    /// # Panics
-    /// If no port is free.
     pub async fn answering(rows: &[(&'static str, u16, Value)]) -> Self {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = listener.local_addr().expect("a bound socket's address");
@@ -135,27 +130,21 @@ impl Origin {
     }
 
     /// Returns its address.
-    #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
     /// Returns its base URL.
-    #[must_use]
     pub fn url(&self) -> String {
         format!("http://{}", self.address)
     }
 
     /// Returns all recorded requests.
-    #[must_use]
     pub fn seen(&self) -> Vec<Seen> {
         self.shared.seen.lock().clone()
     }
 
     /// Waits until the recorded requests satisfy a condition, and returns them.
-    ///
-    /// # Panics
-    /// If they do not in time.
     pub async fn until(&self, timeout: Duration, holds: impl Fn(&[Seen]) -> bool) -> Vec<Seen> {
         let reached = async {
             loop {
@@ -168,22 +157,14 @@ impl Origin {
         };
         let reached = tokio::time::timeout(timeout, reached).await;
         let seen = self.seen();
-        assert!(
-            reached.is_ok(),
-            "not in {timeout:?}: {} requests",
-            seen.len()
-        );
+        let count = seen.len();
+        assert!(reached.is_ok(), "not in {timeout:?}: {count} requests");
         seen
     }
 
     /// Waits until `count` requests have been recorded, and returns them.
     pub async fn wait_for(&self, count: usize) -> Vec<Seen> {
         self.until(WAIT_LIMIT, |seen| seen.len() >= count).await
-    }
-
-    /// Waits for the next request, for at most this time.
-    pub async fn next_or_timeout(&self, timeout: Duration) {
-        let _ = tokio::time::timeout(timeout, self.shared.arrived.notified()).await;
     }
 }
 
@@ -213,11 +194,8 @@ async fn serve(State(shared): State<Arc<Shared>>, request: Request<Body>) -> Res
     (status, json, body.to_string()).into_response()
 }
 
-// === impl Seen ===
-
 impl Seen {
     /// Returns all values of a header.
-    #[must_use]
     pub fn all(&self, name: &str) -> Vec<String> {
         let values = self.headers.get_all(name).iter();
         values
@@ -226,8 +204,6 @@ impl Seen {
     }
 }
 
-// === impl BrokenOrigin ===
-
 impl BrokenOrigin {
     /// Starts the server on a free loopback port.
     pub async fn start(self) -> SocketAddr {
@@ -235,9 +211,6 @@ impl BrokenOrigin {
     }
 
     /// Starts the server at an address.
-    ///
-    /// # Panics
-    /// If it is not free.
     pub async fn start_at(self, address: SocketAddr) -> SocketAddr {
         let listener = TcpListener::bind(address).await.expect("a free port");
         let address = listener.local_addr().expect("a bound socket's address");

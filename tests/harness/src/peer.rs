@@ -19,14 +19,9 @@ pub struct Peer {
     _child: Child,
 }
 
-// === impl Peer ===
-
 impl Peer {
     /// Starts a program. Returns what follows `announcement` in the line that it prints when it is
     /// ready.
-    ///
-    /// # Panics
-    /// If it is not installed, or ends before.
     pub async fn start(
         program: &Path,
         arguments: &[&str],
@@ -69,9 +64,6 @@ impl Peer {
     }
 
     /// Returns the next line that the program prints.
-    ///
-    /// # Panics
-    /// If it has ended.
     pub async fn next_line(&mut self) -> String {
         let line = self.lines.recv().await;
         line.expect("the peer runs: tests/run installs it")

@@ -50,14 +50,8 @@ pub struct Container<'a> {
     id: String,
 }
 
-// === impl Podman ===
-
 impl Podman {
     /// Builds a stage of the Dockerfile; the default one without a name.
-    ///
-    /// # Panics
-    /// If the build fails.
-    #[must_use]
     pub fn build(target: Option<&str>) -> Self {
         let podman = Self {
             folder: system("podman"),
@@ -125,10 +119,6 @@ impl Podman {
 
     /// Starts a container of the image in a network. As on Kubernetes, the root file system is
     /// read-only and there are no capabilities.
-    ///
-    /// # Panics
-    /// If it cannot be started.
-    #[must_use]
     pub fn start(&self, options: &Options, network: &Network) -> Container<'_> {
         let folder = tempfile::tempdir().expect("a folder");
         let file = folder.path().join("environment");
@@ -175,14 +165,8 @@ impl Drop for Podman {
     }
 }
 
-// === impl Container ===
-
 impl Container<'_> {
     /// Returns a field of `podman inspect`, such as `.State.ExitCode`.
-    ///
-    /// # Panics
-    /// If there is no such field.
-    #[must_use]
     pub fn inspect(&self, field: &str) -> String {
         let format = format!("--format={{{{{field}}}}}");
         let output = succeed(&mut self.podman.command(&["inspect", &format, &self.id]));
@@ -190,17 +174,13 @@ impl Container<'_> {
     }
 
     /// Runs the health check of the image and returns whether it succeeds.
-    #[must_use]
     pub fn is_healthy(&self) -> bool {
-        let check = self
-            .podman
-            .command(&["healthcheck", "run", &self.id])
-            .output();
+        let mut check = self.podman.command(&["healthcheck", "run", &self.id]);
+        let check = check.output();
         check.is_ok_and(|output| output.status.success())
     }
 
     /// Returns whether a command in the container succeeds.
-    #[must_use]
     pub fn succeeds(&self, command: &[&str]) -> bool {
         let mut run = self.podman.command(&["exec", &self.id]);
         let output = run.args(command).output();
@@ -208,10 +188,6 @@ impl Container<'_> {
     }
 
     /// Stops it and returns its exit status.
-    ///
-    /// # Panics
-    /// If it does not stop.
-    #[must_use]
     pub fn stop(&self) -> String {
         let _output = succeed(&mut self.podman.command(&["stop", "--time", "50", &self.id]));
         self.inspect(".State.ExitCode")
@@ -225,9 +201,7 @@ impl Drop for Container<'_> {
             let logs = logs.map(|output| [output.stdout, output.stderr].concat());
             let _written = std::io::stderr().write_all(&logs.unwrap_or_default());
         }
-        let _removed = self
-            .podman
-            .command(&["rm", "--force", "--volumes", &self.id])
-            .output();
+        let remove = ["rm", "--force", "--volumes", &self.id];
+        let _removed = self.podman.command(&remove).output();
     }
 }

@@ -5,6 +5,9 @@ use std::time::Duration;
 use tokio_util::sync::CancellationToken;
 
 use aws_sdk_cognitoidentityprovider::Client;
+use aws_sdk_cognitoidentityprovider::config::Credentials;
+use base64::Engine as _;
+use base64::engine::general_purpose::URL_SAFE_NO_PAD;
 use postern_auth::{AwsCredentials, pool_client};
 use postern_core::Clock;
 use postern_core::config::{Env, parse};
@@ -25,42 +28,29 @@ pub struct Pools {
     _folder: TempDir,
 }
 
-// === impl Pools ===
-
 impl Pools {
     /// Starts the pool on a free loopback port, with cheap password hashes.
-    ///
-    /// # Panics
-    /// If it does not start.
     pub async fn start() -> Self {
         Self::at(Clock::system()).await
     }
 
     /// As [`Pools::start`], with the time of a clock in its tokens.
-    ///
-    /// # Panics
-    /// If it does not start.
     pub async fn at(clock: Clock) -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");
-        let public = TcpListener::bind("127.0.0.1:0")
-            .await
-            .expect("a free loopback port");
+        let public = TcpListener::bind("127.0.0.1:0").await.expect("a free port");
         let address = public.local_addr().expect("the address of a bound socket");
         let base = format!("http://{address}").parse().expect("a valid URL");
-        let database = format!("sqlite://{}", folder.path().join("identity.db").display());
-        let config = Config::new(database, folder.path(), base);
+        let database = postern_dev::database::open(&folder.path().join("identity.db")).await;
+        let config = Config::new(database.expect("a new file"), folder.path(), base);
         let app = Box::pin(App::build(config, clock))
             .await
             .expect("the identity pool starts");
         let provisioned = app.provisioned().clone();
         let shutdown = CancellationToken::new();
         tokio::spawn(app.run(public, shutdown.clone()));
-        let env: BTreeMap<String, String> = provisioned
-            .variables(Some("auth"))
-            .into_iter()
-            .map(|(name, value)| (name.to_owned(), value))
-            .collect();
-        let surface = PublicApi::new("http://127.0.0.1:9", env);
+        let env = provisioned.variables(Some("auth")).into_iter();
+        let env = env.map(|(name, value)| (name.to_owned(), value));
+        let surface = PublicApi::new("http://127.0.0.1:9", env.collect());
         surface.until_keys().await;
         Self {
             provisioned,
@@ -71,31 +61,21 @@ impl Pools {
     }
 
     /// Returns the identity variables, for a process that trusts these pools.
-    #[must_use]
     pub fn env(&self) -> Env {
         self.surface.environment().clone().into_iter().collect()
     }
 
     /// Returns the identity variables as a map.
-    #[must_use]
     pub fn variables(&self) -> &BTreeMap<String, String> {
         self.surface.environment()
     }
 
     /// Returns a new token of a service account.
-    ///
-    /// # Panics
-    /// If the account does not exist.
     pub async fn service_token(&self, account: &str) -> String {
-        let account = self
-            .provisioned
-            .accounts
-            .iter()
-            .find(|known| known.username == account)
-            .expect("an account");
-        self.surface
-            .service_token(&account.username, account.password.expose())
-            .await
+        let mut accounts = self.provisioned.accounts.iter();
+        let known = accounts.find(|known| known.username == account);
+        let password = known.expect("an account").password.expose();
+        self.surface.service_token(account, password).await
     }
 
     /// Creates a user in the given groups and returns the subject and a new access token.
@@ -105,53 +85,43 @@ impl Pools {
 }
 
 /// Returns an administrator's client of the pools, and their settings.
-///
-/// # Panics
-/// If the installation has no administrator credentials.
 pub async fn administrator(surface: &PublicApi) -> (Client, IdentityConfig) {
     let env: Env = surface.environment().clone().into_iter().collect();
     let identity = parse("test", "", |root| IdentityConfig::read(root, &env))
         .expect("valid identity variables");
-    let keys = AwsCredentials::Static {
-        access_key_id: surface.env("AWS_ACCESS_KEY_ID").to_owned(),
-        secret_access_key: surface.env("AWS_SECRET_ACCESS_KEY").into(),
-        session_token: None,
-    };
-    let client = pool_client(&identity, Some(keys), Duration::from_secs(10));
+    let secret = surface.env("AWS_SECRET_ACCESS_KEY");
+    let keys = Credentials::new(
+        surface.env("AWS_ACCESS_KEY_ID"),
+        secret,
+        None,
+        None,
+        "tests",
+    );
+    let keys = Some(AwsCredentials::Static(keys));
+    let client = pool_client(&identity, keys, Duration::from_secs(10));
     (Box::pin(client).await, identity)
 }
 
 /// Creates a user as an administrator does, who must set a new password at the first sign-in.
-///
-/// # Panics
-/// If the pool returns an error.
 pub async fn create_user_with_temporary_password(surface: &PublicApi, email: &str, password: &str) {
     let (admin, identity) = administrator(surface).await;
-    let create = admin
-        .admin_create_user()
-        .user_pool_id(&identity.actor.pool_id)
-        .username(email)
+    let create = admin.admin_create_user();
+    let create = create.user_pool_id(&identity.actor.pool_id).username(email);
+    let create = create
         .temporary_password(password)
         .message_action("SUPPRESS".into());
-    Box::pin(create.send())
-        .await
-        .expect("the pool creates a user");
+    let created = Box::pin(create.send()).await;
+    created.expect("the pool creates a user");
 }
 
 /// Creates a user as an administrator does, adds it to groups, and signs it in. Returns subject and
 /// access token.
-///
-/// # Panics
-/// If the pool returns an error.
 pub async fn new_user(surface: &PublicApi, groups: &[&str]) -> (String, String) {
     let email = format!("{}@example.com", uuid::Uuid::new_v4().simple());
     new_user_with_email(surface, &email, groups).await
 }
 
 /// As [`new_user`], with an e-mail address. The password is [`PASSWORD`].
-///
-/// # Panics
-/// If the pool returns an error.
 pub async fn new_user_with_email(
     surface: &PublicApi,
     email: &str,
@@ -164,48 +134,30 @@ pub async fn new_user_with_email(
         "UserAttributes": [{"Name": "email", "Value": email}],
     });
     let _ = surface.pool("SignUp", &sign_up).await;
-    let confirm = admin
-        .admin_confirm_sign_up()
-        .user_pool_id(pool)
-        .username(email);
+    let confirm = admin.admin_confirm_sign_up().user_pool_id(pool);
+    let confirm = confirm.username(email);
     Box::pin(confirm.send()).await.expect("the pool confirms");
     for group in groups {
         // Another user of this test may have created the group.
-        let _ = Box::pin(
-            admin
-                .create_group()
-                .user_pool_id(pool)
-                .group_name(*group)
-                .send(),
-        )
-        .await;
-        let add = admin
-            .admin_add_user_to_group()
-            .user_pool_id(pool)
-            .username(email)
-            .group_name(*group);
+        let create = admin.create_group().user_pool_id(pool).group_name(*group);
+        let _ = Box::pin(create.send()).await;
+        let add = admin.admin_add_user_to_group().user_pool_id(pool);
+        let add = add.username(email).group_name(*group);
         Box::pin(add.send()).await.expect("the pool has groups");
     }
     let parameters = json!({"USERNAME": email, "PASSWORD": PASSWORD, "SECRET_HASH": hash});
     let sign_in = json!({"AuthFlow": "USER_PASSWORD_AUTH", "ClientId": identity.actor.client_id,
         "AuthParameters": parameters});
-    let token =
-        surface.pool("InitiateAuth", &sign_in).await["AuthenticationResult"]["AccessToken"].clone();
+    let signed_in = surface.pool("InitiateAuth", &sign_in).await;
+    let token = &signed_in["AuthenticationResult"]["AccessToken"];
     let token = token.as_str().expect("an access token").to_owned();
     (subject(&token), token)
 }
 
 /// Returns the `sub` of a token without verification.
-///
-/// # Panics
-/// If it is not a JWT.
-#[must_use]
 pub fn subject(token: &str) -> String {
-    use base64::Engine as _;
     let payload = token.split('.').nth(1).expect("a JWT has three parts");
-    let payload = base64::engine::general_purpose::URL_SAFE_NO_PAD
-        .decode(payload)
-        .expect("a JWT is base64url");
+    let payload = URL_SAFE_NO_PAD.decode(payload).expect("a JWT is base64url");
     let payload: Value = serde_json::from_slice(&payload).expect("a JWT holds JSON");
     payload["sub"].as_str().expect("a subject").to_owned()
 }

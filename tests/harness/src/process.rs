@@ -15,7 +15,7 @@ use tokio::net::UnixDatagram;
 use tokio::process::{Child, ChildStdout, Command};
 
 pub use self::restartable::Process;
-use crate::sensitive;
+use crate::{paths, sensitive};
 
 /// Timeout of each step, after which the test fails.
 const STEP_TIMEOUT: Duration = Duration::from_secs(60);
@@ -66,39 +66,21 @@ pub struct Running {
     says: UnixDatagram,
 }
 
-// === impl Program ===
-
 impl Program {
     /// Returns a program of the workspace, which `tests/run` builds next to the test program.
-    ///
-    /// # Panics
-    /// If it has not been built.
-    #[must_use]
     pub fn of_workspace(name: &str, folder: &Path) -> Self {
         Self::at(Self::path_of_workspace(name), folder)
     }
 
     /// Returns the path of a program of the workspace.
-    ///
-    /// # Panics
-    /// If it has not been built.
-    #[must_use]
     pub fn path_of_workspace(name: &str) -> PathBuf {
-        let own = std::env::current_exe().expect("a process knows its program");
-        // Test programs are in target/PROFILE/deps, other programs in target/PROFILE.
-        let mut folders = own.ancestors().skip(1).take(2);
-        let profile = folders.find(|folder| !folder.ends_with("deps"));
-        let built = profile.expect("a program is in a folder").join(name);
-        assert!(
-            built.exists(),
-            "{} does not exist: run ./tests/run, which builds it",
-            built.display()
-        );
+        let built = paths::built().join(name);
+        let shown = built.display();
+        assert!(built.exists(), "{shown} is missing: ./tests/run builds it");
         built
     }
 
     /// Returns another program, with `folder` as its working directory.
-    #[must_use]
     pub fn at(path: PathBuf, folder: &Path) -> Self {
         Self {
             path,
@@ -111,27 +93,23 @@ impl Program {
     }
 
     /// Adds an argument.
-    #[must_use]
     pub fn arg(mut self, argument: impl Into<String>) -> Self {
         self.arguments.push(argument.into());
         self
     }
 
     /// Sets a variable.
-    #[must_use]
     pub fn env(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.environment.insert(name.into(), value.into());
         self
     }
 
     /// Adds arguments.
-    #[must_use]
     pub fn args<I: IntoIterator<Item: Into<String>>>(self, arguments: I) -> Self {
         arguments.into_iter().fold(self, Self::arg)
     }
 
     /// Sets variables.
-    #[must_use]
     pub fn envs<N: Into<String>, V: Into<String>>(
         self,
         variables: impl IntoIterator<Item = (N, V)>,
@@ -141,17 +119,12 @@ impl Program {
     }
 
     /// Sets the configuration, which is written to a file of this name in the folder of the program.
-    ///
-    /// # Panics
-    /// If the folder cannot be written.
-    #[must_use]
     pub fn config(self, name: &str, text: &str) -> Self {
         std::fs::write(self.folder.join(name), text).expect("the test's folder can be written");
         self.arg("--config").arg(name)
     }
 
     /// Passes one or two listening sockets as systemd does.
-    #[must_use]
     pub fn passing(mut self, sockets: &[Arc<TcpListener>]) -> Self {
         assert!(sockets.len() <= 2, "at most two sockets can be passed");
         self.passed = sockets.to_vec();
@@ -159,47 +132,33 @@ impl Program {
     }
 
     /// Sets a file as standard input, which is empty by default.
-    #[must_use]
     pub fn input(mut self, file: PathBuf) -> Self {
         self.input = Some(file);
         self
     }
 
     fn command(&self) -> Command {
-        let mut command = Command::new(if self.passed.is_empty() {
-            &self.path
-        } else {
-            Path::new("/bin/sh")
-        });
+        let mut command = Command::new(&self.path);
         if !self.passed.is_empty() {
+            command = Command::new("/bin/sh");
             command.args(["-c", PASS]).arg(&self.path);
         }
-        command
-            .args(&self.arguments)
-            .env_clear()
-            .envs(&self.environment)
-            .current_dir(&self.folder);
+        command.args(&self.arguments).env_clear();
+        command.envs(&self.environment).current_dir(&self.folder);
         let open = |file: &PathBuf| {
             Stdio::from(std::fs::File::open(file).expect("the input file can be opened"))
         };
-        command
-            .stdin(self.input.as_ref().map_or_else(Stdio::null, open))
-            .kill_on_drop(true);
+        let input = self.input.as_ref().map_or_else(Stdio::null, open);
+        command.stdin(input).kill_on_drop(true);
         command
     }
 
     /// Runs the program to its end.
-    ///
-    /// # Panics
-    /// If it cannot be started or does not end within a minute.
     pub async fn run(&self) -> Ended {
         self.run_for(STEP_TIMEOUT).await
     }
 
     /// As [`Program::run`], with another time limit.
-    ///
-    /// # Panics
-    /// If it cannot be started or does not end in time.
     pub async fn run_for(&self, limit: Duration) -> Ended {
         let output = tokio::time::timeout(limit, self.command().output()).await;
         let output = output.unwrap_or_else(|_| panic!("{} did not end", self.path.display()));
@@ -214,17 +173,9 @@ impl Program {
 
     /// Starts the program. Its standard error is written to a file in its folder; its notifications
     /// are received on a socket next to it.
-    ///
-    /// # Panics
-    /// If it cannot be started.
-    #[must_use]
     pub fn start(&self) -> Running {
-        let name = self
-            .path
-            .file_name()
-            .unwrap_or_default()
-            .to_string_lossy()
-            .into_owned();
+        let name = self.path.file_name().unwrap_or_default();
+        let name = name.to_string_lossy().into_owned();
         let id = uuid::Uuid::new_v4().simple();
         let log = match name.starts_with("postern") {
             true => sensitive::log_file(&format!("{name}-{id}.log"), &self.folder),
@@ -234,22 +185,18 @@ impl Program {
         let heard = self.folder.join(format!("{name}-{id}.notify"));
         let says = UnixDatagram::bind(&heard).expect("the test's folder can be written");
         let mut command = self.command();
-        command
-            .env("NOTIFY_SOCKET", heard)
-            .stdout(Stdio::piped())
-            .stderr(file);
+        command.env("NOTIFY_SOCKET", heard);
+        command.stdout(Stdio::piped()).stderr(file);
         if let [first, others @ ..] = self.passed.as_slice() {
-            command
-                .env("LISTEN_FDS", self.passed.len().to_string())
-                .env("LOG", &log)
-                .stdin(duplicate(first));
+            let count = self.passed.len().to_string();
+            command.env("LISTEN_FDS", count).env("LOG", &log);
+            command.stdin(duplicate(first));
             if let Some(second) = others.first() {
                 command.stderr(duplicate(second));
             }
         }
-        let mut child = command
-            .spawn()
-            .unwrap_or_else(|error| panic!("{}: {error}", self.path.display()));
+        let child = command.spawn();
+        let mut child = child.unwrap_or_else(|error| panic!("{}: {error}", self.path.display()));
         let stdout = child.stdout.take().expect("standard output is piped");
         Running {
             child,
@@ -270,31 +217,18 @@ fn keep(program: &str, output: &str) {
 }
 
 fn duplicate(socket: &TcpListener) -> OwnedFd {
-    socket
-        .as_fd()
-        .try_clone_to_owned()
-        .expect("a descriptor is free")
+    let copy = socket.as_fd().try_clone_to_owned();
+    copy.expect("a descriptor is free")
 }
-
-// === impl Running ===
 
 impl Running {
     /// Reads standard output up to the first line that contains `text` and returns these lines.
-    ///
-    /// # Panics
-    /// If the program ends before, or after a minute.
     pub async fn wait_for_line(&mut self, text: &str) -> Vec<String> {
         let said = self.line_or_end(text).await;
         said.unwrap_or_else(|said| panic!("{} ended: {said:?}\n{}", self.name, self.log()))
     }
 
     /// As [`Running::wait_for_line`], for a program that may end before.
-    ///
-    /// # Errors
-    /// Returns the lines until the end of the program.
-    ///
-    /// # Panics
-    /// After a minute.
     pub async fn line_or_end(&mut self, text: &str) -> Result<Vec<String>, Vec<String>> {
         let mut said = Vec::new();
         loop {
@@ -307,19 +241,15 @@ impl Running {
                     }
                 }
                 Ok(Ok(None) | Err(_)) => return Err(said),
-                Err(_) => panic!(
-                    "{} did not print {text:?}: {said:?}\n{}",
-                    self.name,
-                    self.log()
-                ),
+                Err(_) => {
+                    let (name, log) = (&self.name, self.log());
+                    panic!("{name} did not print {text:?}: {said:?}\n{log}");
+                }
             }
         }
     }
 
     /// Waits until the program reports that all components are ready.
-    ///
-    /// # Panics
-    /// If the program ends before, or after a minute.
     pub async fn until_ready(&mut self) {
         let mut datagram = [0; 4096];
         let mut last = "nothing".to_owned();
@@ -328,8 +258,9 @@ impl Running {
                 heard = tokio::time::timeout(STEP_TIMEOUT, self.says.recv(&mut datagram)) => heard,
                 ended = self.child.wait() => panic!("{} ended: {ended:?}\n{}", self.name, self.log()),
             };
-            let length = heard
-                .unwrap_or_else(|_| panic!("{} is not ready: {last:?}\n{}", self.name, self.log()));
+            let Ok(length) = heard else {
+                panic!("{} is not ready: {last:?}\n{}", self.name, self.log());
+            };
             last = String::from_utf8_lossy(&datagram[..length.expect("a datagram")]).into_owned();
             if last.lines().any(|line| line == "STATUS=ready") {
                 return;
@@ -338,83 +269,52 @@ impl Running {
     }
 
     /// Asserts that the program is running.
-    ///
-    /// # Panics
-    /// If it has ended.
     pub fn expect_alive(&mut self) {
         let ended = self.child.try_wait().expect("the child can be polled");
-        assert!(
-            ended.is_none(),
-            "{} exited by itself: {}",
-            self.name,
-            self.log()
-        );
+        let log = self.log();
+        assert!(ended.is_none(), "{} exited by itself: {log}", self.name);
     }
 
     /// Returns its standard error so far.
-    #[must_use]
     pub fn log(&self) -> String {
         std::fs::read_to_string(&self.log).unwrap_or_default()
     }
 
     /// Kills the program with SIGKILL and waits for its end.
-    ///
-    /// # Panics
-    /// If it has ended by itself before.
     pub async fn kill(mut self) {
         self.expect_alive();
         self.child.kill().await.expect("the child can be killed");
     }
 
     /// Returns the peak resident memory in KiB: `VmHWM` of `proc(5)`.
-    ///
-    /// # Panics
-    /// If it has ended.
-    #[must_use]
     pub fn peak_memory_kib(&self) -> u64 {
-        let pid = self.child.id().expect("a running program has an id");
-        let status =
-            std::fs::read_to_string(format!("/proc/{pid}/status")).expect("a running process");
-        let peak = status
-            .lines()
-            .find_map(|line| line.strip_prefix("VmHWM:"))
-            .expect("VmHWM is present");
-        peak.trim()
-            .trim_end_matches(" kB")
-            .parse()
-            .expect("a number")
+        let status = std::fs::read_to_string(format!("/proc/{}/status", self.pid()));
+        let status = status.expect("a running process");
+        let mut lines = status.lines();
+        let peak = lines.find_map(|line| line.strip_prefix("VmHWM:")?.strip_suffix(" kB"));
+        let peak = peak.and_then(|peak| peak.trim().parse().ok());
+        peak.expect("a number")
     }
 
     /// Sends a signal (`INT`, `TERM`) and waits for the end of the program.
-    ///
-    /// # Panics
-    /// If it does not end within a minute.
     pub async fn stop(self, signal: &str) -> Ended {
         self.signal(signal).await;
         self.wait().await
     }
 
     /// Sends a signal, such as `HUP`.
-    ///
-    /// # Panics
-    /// If the program has ended.
     pub async fn signal(&self, signal: &str) {
-        let pid = self
-            .child
-            .id()
-            .expect("a running program has an id")
-            .to_string();
-        let sent = Command::new("kill")
-            .args([&format!("-{signal}"), &pid])
-            .status()
-            .await;
+        let mut kill = Command::new("kill");
+        kill.args([format!("-{signal}"), self.pid().to_string()]);
+        let sent = kill.status().await;
         assert!(sent.expect("kill can be run").success());
     }
 
+    fn pid(&self) -> u32 {
+        self.child.id().expect("a running program has an id")
+    }
+
     /// Waits for the end of the program.
-    ///
-    /// # Panics
-    /// If it does not end within a minute.
     pub async fn wait(mut self) -> Ended {
         let status = tokio::time::timeout(STEP_TIMEOUT, self.child.wait()).await;
         let status =
@@ -436,8 +336,6 @@ impl Running {
         }
     }
 }
-
-// === impl Ended ===
 
 impl Ended {
     /// Asserts the status, and the number of lines on standard error.

@@ -6,9 +6,6 @@ use serde_json::json;
 
 use crate::origin::{Origin, Seen};
 
-/// Maximum wait for an event that may not occur.
-pub const EVENT_POLL_TIMEOUT: Duration = Duration::from_millis(50);
-
 /// A call received by the provider.
 #[derive(Clone, Debug)]
 pub struct Call {
@@ -22,8 +19,6 @@ pub struct Call {
 #[derive(Clone, Debug)]
 pub struct Provider(Origin);
 
-// === impl Provider ===
-
 impl Provider {
     /// Starts it. It accepts every message.
     pub async fn start() -> Self {
@@ -31,14 +26,8 @@ impl Provider {
     }
 
     /// Returns its base URL.
-    #[must_use]
     pub fn url(&self) -> String {
         self.0.url()
-    }
-
-    /// Waits for the next call, for at most [`EVENT_POLL_TIMEOUT`].
-    pub async fn next_call_or_timeout(&self) {
-        self.0.next_or_timeout(EVENT_POLL_TIMEOUT).await;
     }
 
     /// Records further calls without responding until [`Provider::resume_responses`].
@@ -53,20 +42,16 @@ impl Provider {
 
     /// Responds to further calls with this status, or with 202 for `None`.
     pub fn respond_with(&self, status: Option<u16>) {
-        self.0
-            .set_answers(&[("", status.unwrap_or(202), json!({}))]);
+        let status = status.unwrap_or(202);
+        self.0.set_answers(&[("", status, json!({}))]);
     }
 
     /// Returns the recorded calls.
-    #[must_use]
     pub fn calls(&self) -> Vec<Call> {
         calls(&self.0.seen())
     }
 
     /// Returns the recorded calls once they satisfy a condition.
-    ///
-    /// # Panics
-    /// If they do not in time.
     pub async fn until(&self, timeout: Duration, holds: impl Fn(&[Call]) -> bool) -> Vec<Call> {
         calls(&self.0.until(timeout, |seen| holds(&calls(seen))).await)
     }

@@ -1,18 +1,18 @@
 //! The public interface of a running Postern: the gateway, and the external systems that exist in
 //! production as well: the identity pool, the social provider, and mail.
 
+use std::borrow::Cow;
 use std::collections::BTreeMap;
 use std::path::Path;
 
 use postern_core::identity::secret_hash;
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
-use url::Url;
+use url::{Position, Url};
 
 use crate::answer::Answer;
-use crate::client::Client;
+use crate::client::{Client, Request};
 use crate::contract::Contract;
-use crate::http_body::Multipart;
 use crate::mailbox::Mailbox;
 
 /// A password that every policy accepts.
@@ -38,11 +38,8 @@ pub struct Person {
     pub client: Client,
 }
 
-// === impl PublicApi ===
-
 impl PublicApi {
     /// Creates the interface of a gateway, with the variables of `standalone.env`.
-    #[must_use]
     pub fn new(gateway: &str, env: BTreeMap<String, String>) -> Self {
         Self {
             client: Client::to_gateway(gateway),
@@ -52,7 +49,6 @@ impl PublicApi {
 
     /// Creates the interface of one upstream without the gateway. Its responses are not checked
     /// against the contract.
-    #[must_use]
     pub fn of_upstream(base: &str, env: BTreeMap<String, String>) -> Self {
         Self {
             client: Client::new(base),
@@ -61,10 +57,6 @@ impl PublicApi {
     }
 
     /// Reads `standalone.env` of a running standalone's data folder.
-    ///
-    /// # Panics
-    /// If the folder has no `standalone.env`.
-    #[must_use]
     pub fn of_folder(folder: &Path) -> Self {
         let path = folder.join("standalone.env");
         let text = std::fs::read_to_string(&path)
@@ -74,19 +66,14 @@ impl PublicApi {
             .lines()
             .filter(|line| !line.starts_with('#'))
             .filter_map(|line| line.split_once('='));
-        let env: BTreeMap<String, String> = pairs
-            .map(|(name, value)| {
-                (
-                    name.trim_start_matches("export ").to_owned(),
-                    unquoted(value),
-                )
-            })
-            .collect();
-        let gateway = env
-            .get("POSTERN_URL")
-            .cloned()
-            .unwrap_or_else(|| panic!("no POSTERN_URL in {text}"));
-        Self::new(&gateway, env)
+        let name = |name: &str| name.trim_start_matches("export ").to_owned();
+        let pairs = pairs.map(|(left, value)| (name(left), unquoted(value)));
+        let env: BTreeMap<String, String> = pairs.collect();
+        let gateway = env.get("POSTERN_URL").cloned();
+        Self::new(
+            &gateway.unwrap_or_else(|| panic!("no POSTERN_URL in {text}")),
+            env,
+        )
     }
 
     /// Waits until both pools have generated their signing keys, which may take longer than a
@@ -96,21 +83,16 @@ impl PublicApi {
         for pool in ["IDP_ACTOR_POOL_ID", "IDP_SERVICE_POOL_ID"] {
             let path = format!("/{}/.well-known/jwks.json", self.env(pool));
             let keys = pools.read(&path).await;
-            assert!(
-                keys["keys"].as_array().is_some_and(|keys| !keys.is_empty()),
-                "{keys}"
-            );
+            assert!(keys["keys"][0].is_object(), "{keys}");
         }
     }
 
     /// Returns the client of the gateway, without a token.
-    #[must_use]
     pub fn client(&self) -> &Client {
         &self.client
     }
 
     /// Returns the interface with responses checked against `contract`.
-    #[must_use]
     pub fn against(&self, contract: &'static Contract) -> Self {
         Self {
             client: self.client.against(contract),
@@ -119,10 +101,6 @@ impl PublicApi {
     }
 
     /// Returns a variable of the installation.
-    ///
-    /// # Panics
-    /// If it does not exist.
-    #[must_use]
     #[track_caller]
     pub fn env(&self, name: &str) -> &str {
         match self.env.get(name) {
@@ -132,13 +110,11 @@ impl PublicApi {
     }
 
     /// Returns all variables of the installation.
-    #[must_use]
     pub fn environment(&self) -> &BTreeMap<String, String> {
         &self.env
     }
 
     /// Returns the delivered mail.
-    #[must_use]
     pub fn mailbox(&self) -> Mailbox {
         Mailbox::at(self.env("POSTERN_MAIL_URL"))
     }
@@ -150,24 +126,14 @@ impl PublicApi {
     }
 
     /// Registers a new user with an address.
-    ///
-    /// # Panics
-    /// If it is rejected.
     pub async fn register_as(&self, email: &str) -> Person {
         let profile = json!({"firstName": "Ada", "lastName": "Lovelace"});
         let body = json!({"email": email, "password": PASSWORD, "profile": profile});
-        let tokens = self
-            .client
-            .posted("/auth/register", &body, 201)
-            .await
-            .json();
-        self.person(email, tokens).await
+        let tokens = self.client.posted("/auth/register", &body, 201).await;
+        self.person(email, tokens.json()).await
     }
 
     /// Returns the user of a token set.
-    ///
-    /// # Panics
-    /// If its access token is rejected.
     pub async fn person(&self, email: &str, tokens: Value) -> Person {
         let client = self.client.with_token(text(&tokens, "accessToken"));
         let id = client.fetch("/auth/me", 200).await.string("/userId");
@@ -192,9 +158,6 @@ impl PublicApi {
     }
 
     /// Signs in a sample person of the development provider, and returns the temporary token.
-    ///
-    /// # Panics
-    /// If the person is not signed in.
     pub async fn social_token(&self, name: &str) -> String {
         let token = self.social_sign_in(&sample(name), None).await;
         token.expect("the person is signed in")
@@ -202,9 +165,6 @@ impl PublicApi {
 
     /// Returns a new token of a service account, obtained as an SDK does, with InitiateAuth at the
     /// service pool.
-    ///
-    /// # Panics
-    /// If the pool returns an error.
     pub async fn service_token(&self, username: &str, password: &str) -> String {
         let client_id = self.env("IDP_SERVICE_CLIENT_ID");
         let mut parameters = json!({"USERNAME": username, "PASSWORD": password});
@@ -219,75 +179,52 @@ impl PublicApi {
     }
 
     /// Makes an unsigned call to the identity pool.
-    ///
-    /// # Panics
-    /// If the pool returns an error.
     pub async fn pool(&self, operation: &str, body: &Value) -> Value {
-        Client::new(self.env("AWS_ENDPOINT_URL_COGNITO_IDENTITY_PROVIDER"))
-            .post("/")
-            .header(
-                "x-amz-target",
-                &format!("AWSCognitoIdentityProviderService.{operation}"),
-            )
-            .body("application/x-amz-json-1.1", body.to_string())
-            .send()
-            .await
-            .expect(200)
-            .json()
+        let client = Client::new(self.env("AWS_ENDPOINT_URL_COGNITO_IDENTITY_PROVIDER"));
+        let target = format!("AWSCognitoIdentityProviderService.{operation}");
+        let request = client.post("/").header("x-amz-target", &target);
+        let request = request.body("application/x-amz-json-1.1", body.to_string());
+        request.send().await.expect(200).json()
     }
 
     /// Signs in at the social provider as a browser does, and returns the parameter that the UI
     /// receives in the fragment: the temporary token, or the error.
-    ///
-    /// # Panics
-    /// If a redirect is missing, or the fragment has other contents.
     pub async fn social_sign_in(
         &self,
         who: &[(&str, &str)],
         code_challenge: Option<&str>,
     ) -> Result<String, String> {
         let back = self.social_callback(who, code_challenge).await;
-        let path = format!("{}?{}", back.path(), back.query().unwrap_or_default());
-        landed(&self.client.get(&path).send().await)
+        landed(&self.client.get(&back).send().await)
     }
 
-    /// Chooses a person at the social provider, and returns the URL to which it sends the browser.
-    ///
-    /// # Panics
-    /// If a redirect is missing.
-    pub async fn social_callback(&self, who: &[(&str, &str)], code_challenge: Option<&str>) -> Url {
-        let query = code_challenge
-            .map(|challenge| format!("?code_challenge={challenge}"))
-            .unwrap_or_default();
-        let begun = self
-            .client
-            .fetch(&format!("/auth/social/login{query}"), 302)
-            .await;
+    /// Chooses a person at the social provider, and returns the path and the query to which it sends
+    /// the browser.
+    pub async fn social_callback(
+        &self,
+        who: &[(&str, &str)],
+        code_challenge: Option<&str>,
+    ) -> String {
+        let query = code_challenge.map(|challenge| format!("?code_challenge={challenge}"));
+        let path = format!("/auth/social/login{}", query.unwrap_or_default());
+        let begun = self.client.fetch(&path, 302).await;
         let asked = Url::parse(&begun.header("location")).expect("a redirect is a URL");
         let provider = Client::new(asked.origin().ascii_serialization().as_str());
         let page = provider.fetch(asked.as_str(), 200).await;
         assert!(page.text().contains("<form"), "{}", page.text());
-        let parameters: Vec<(String, String)> = asked.query_pairs().into_owned().collect();
-        let mut form: Vec<(&str, &str)> = parameters
+        let who = who
             .iter()
-            .map(|(name, value)| (&**name, &**value))
-            .collect();
-        form.extend_from_slice(who);
-        let chosen = provider
-            .post(asked.path())
-            .form(&form)
-            .send()
-            .await
-            .expect(303);
-        Url::parse(&chosen.header("location")).expect("a redirect is a URL")
+            .map(|(name, value)| ((*name).into(), (*value).into()));
+        let form: Vec<(Cow<'_, str>, Cow<'_, str>)> = asked.query_pairs().chain(who).collect();
+        let chosen = provider.post(asked.path()).form(&form).send().await;
+        let back = Url::parse(&chosen.expect(303).header("location"));
+        let back = back.expect("a redirect is a URL");
+        back[Position::BeforePath..Position::AfterQuery].to_owned()
     }
 }
 
 /// Returns what the UI receives in the fragment from a callback's answer: the temporary token, or the
 /// error.
-///
-/// # Panics
-/// If the answer is no redirect, or the fragment has other contents.
 pub fn landed(answer: &Answer) -> Result<String, String> {
     assert_eq!(answer.status, 302, "{}", answer.text());
     let ui = Url::parse(&answer.header("location")).expect("a redirect is a URL");
@@ -300,13 +237,11 @@ pub fn landed(answer: &Answer) -> Result<String, String> {
 }
 
 /// Returns the form of a sample user of the social provider.
-#[must_use]
 pub fn sample(name: &str) -> [(&str, &str); 1] {
     [("person", name)]
 }
 
 /// Returns a string member.
-#[must_use]
 #[track_caller]
 pub fn text<'a>(value: &'a Value, name: &str) -> &'a str {
     match value[name].as_str() {
@@ -315,14 +250,22 @@ pub fn text<'a>(value: &'a Value, name: &str) -> &'a str {
     }
 }
 
+/// Returns the credentials of an address with [`PASSWORD`].
+pub fn credentials(email: &str) -> Value {
+    json!({"email": email, "password": PASSWORD})
+}
+
 /// Returns the body of POST /notifications to an actor: an e-mail with the template `welcome`.
-#[must_use]
 pub fn welcome(actor_id: &str) -> Value {
-    json!({"channel": "email", "recipient": {"actorId": actor_id}, "template": "welcome", "variables": {"name": "Ada"}})
+    message("email", &json!({"actorId": actor_id}))
+}
+
+/// Returns the body of POST /notifications to a recipient, with the template `welcome`.
+pub fn message(channel: &str, recipient: &Value) -> Value {
+    json!({"channel": channel, "recipient": recipient, "template": "welcome", "variables": {"name": "Ada"}})
 }
 
 /// Returns incompressible content of this size, and its SHA-256.
-#[must_use]
 pub fn resume(bytes: usize) -> (Vec<u8>, String) {
     let mut content = Vec::with_capacity(bytes + 32);
     let mut block = Sha256::digest(b"resume");
@@ -331,20 +274,18 @@ pub fn resume(bytes: usize) -> (Vec<u8>, String) {
         block = Sha256::digest(block);
     }
     content.truncate(bytes);
-    let digest = Sha256::digest(&content)
-        .iter()
-        .map(|byte| format!("{byte:02x}"))
-        .collect();
+    let digest = hex::encode(Sha256::digest(&content));
     (content, digest)
 }
 
-/// Returns the form of POST /resumes.
-#[must_use]
-pub fn resume_form(candidate_id: &str, content: &[u8]) -> Multipart {
-    Multipart::new().text("candidateId", candidate_id).file(
-        "resume",
-        "ada.pdf",
-        "application/pdf",
-        content,
-    )
+/// Returns the request POST /resumes, with the form of a candidate (RFC 7578).
+pub fn upload(client: &Client, candidate_id: &str, content: &[u8]) -> Request {
+    let fields = format!(
+        "--the-boundary\r\nContent-Disposition: form-data; name=\"candidateId\"\r\n\r\n{candidate_id}\r\n\
+         --the-boundary\r\nContent-Disposition: form-data; name=\"resume\"; filename=\"ada.pdf\"\r\n\
+         Content-Type: application/pdf\r\n\r\n"
+    );
+    let body = [fields.as_bytes(), content, b"\r\n--the-boundary--\r\n"].concat();
+    let request = client.post("/resumes");
+    request.body("multipart/form-data; boundary=the-boundary", body)
 }

@@ -77,7 +77,6 @@ pub struct Finding {
 }
 
 /// Returns the path of a file with this name in the folder of the run; `otherwise` without a run.
-#[must_use]
 pub fn log_file(name: &str, otherwise: &Path) -> PathBuf {
     FOLDER.as_deref().unwrap_or(otherwise).join(name)
 }
@@ -140,9 +139,6 @@ fn walk(value: &Value, kind: Option<&str>, is_sensitive: &dyn Fn(&str) -> bool) 
 }
 
 /// Keeps the stored audit events of an authentication database that no process uses any more.
-///
-/// # Panics
-/// If the table cannot be read.
 pub async fn keep_audit(url: &str) {
     if FOLDER.is_none() {
         return;
@@ -170,10 +166,6 @@ fn append(path: &Path, text: &str) {
 
 /// Returns the occurrences of recorded values in all other files of a folder, and the number of
 /// values and of lines that were read.
-///
-/// # Panics
-/// If a file cannot be read.
-#[must_use]
 pub fn scan(folder: &Path) -> (Vec<Finding>, usize, usize) {
     let (mut values, mut logs) = (BTreeMap::new(), Vec::new());
     for entry in std::fs::read_dir(folder).expect("the folder of the run") {

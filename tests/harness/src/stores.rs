@@ -22,8 +22,6 @@ pub struct Stores {
     pub cache: TestCache,
 }
 
-// === impl Stores ===
-
 impl Stores {
     /// Creates them.
     pub async fn create() -> Self {
@@ -35,7 +33,6 @@ impl Stores {
     }
 
     /// Returns their URLs: the databases, then the cache.
-    #[must_use]
     pub fn urls(&self) -> [String; 3] {
         [&self.auth.url, &self.notify.url, &self.cache.url].map(Clone::clone)
     }
@@ -45,7 +42,7 @@ impl Stores {
 #[derive(Debug)]
 pub struct OwnPostgres {
     folder: TempDir,
-    pid: u32,
+    pid: String,
     url: String,
 }
 
@@ -84,86 +81,67 @@ start_pgbouncer "$1" "$2" "$3"
 printf '%s %s\n' "$PGBOUNCER_PID" "$PGBOUNCER_PORT"
 "#;
 
-/// Kills a server and its backends at once.
-pub(crate) const KILL: &str =
-    r#"workers=$(ps -o pid= --ppid "$1"); kill -KILL "$1" $workers 2>/dev/null || true"#;
-
-// === impl OwnPostgres ===
+/// Returns the command that kills a server and its backends at once.
+pub(crate) fn kill(pid: &str) -> std::process::Command {
+    let script =
+        r#"workers=$(ps -o pid= --ppid "$1"); kill -KILL "$1" $workers 2>/dev/null || true"#;
+    let mut command = std::process::Command::new("bash");
+    command.args(["-c", script, "kill", pid]);
+    command
+}
 
 impl OwnPostgres {
     /// Starts an empty server.
-    ///
-    /// # Panics
-    /// If it does not start.
     pub async fn start() -> Self {
         let folder = open_folder();
-        let (pid, url) = run(folder.path(), None).await.expect("PostgreSQL starts");
+        let started = bash(START, folder.path(), &[]).await;
+        let (pid, url) = started.expect("PostgreSQL starts");
         Self { folder, pid, url }
     }
 
     /// Starts a standby of this server.
-    ///
-    /// # Panics
-    /// If it does not start.
     pub async fn standby(&self) -> Self {
         let folder = open_folder();
         let port = port(&self.url).to_string();
-        let (pid, url) = bash(START_STANDBY, folder.path(), &[&port])
-            .await
-            .expect("the standby starts");
-        let pid = pid.parse().expect("a process id");
+        let started = bash(START_STANDBY, folder.path(), &[&port]).await;
+        let (pid, url) = started.expect("the standby starts");
         Self { folder, pid, url }
     }
 
     /// Returns the URL of its database `postgres`.
-    #[must_use]
     pub fn url(&self) -> &str {
         &self.url
     }
 
     /// Kills the server as a machine crash would, except for the kernel's buffers.
     pub async fn kill(&self) {
-        let _ = Command::new("bash")
-            .args(["-c", KILL, "kill", &self.pid.to_string()])
-            .status()
-            .await;
+        let _ = Command::from(kill(&self.pid)).status().await;
     }
 
     /// Restarts the server with its data, waiting for the old backends to exit.
-    ///
-    /// # Panics
-    /// If it does not start.
     pub async fn restart(&mut self) {
         let port = port(&self.url).to_string();
         for _ in 0..20 {
-            if let Some((pid, _)) = run(self.folder.path(), Some(&port)).await {
+            if let Some((pid, _)) = bash(START, self.folder.path(), &[&port]).await {
                 self.pid = pid;
                 return;
             }
         }
-        let log =
-            std::fs::read_to_string(self.folder.path().join("postgres.log")).unwrap_or_default();
-        panic!("PostgreSQL does not come back: {log}");
+        let log = std::fs::read_to_string(self.folder.path().join("postgres.log"));
+        panic!("PostgreSQL does not come back: {}", log.unwrap_or_default());
     }
 
     /// Stops the server cleanly.
-    ///
-    /// # Panics
-    /// If it has ended.
     pub async fn stop(self) {
-        let status = Command::new("kill")
-            .args(["-INT", &self.pid.to_string()])
-            .status()
-            .await;
+        let status = Command::new("kill").args(["-INT", &self.pid]).status();
+        let status = status.await;
         assert!(status.expect("kill can be run").success());
     }
 }
 
 impl Drop for OwnPostgres {
     fn drop(&mut self) {
-        let _ = std::process::Command::new("bash")
-            .args(["-c", KILL, "kill", &self.pid.to_string()])
-            .status();
+        let _ = kill(&self.pid).status();
     }
 }
 
@@ -175,13 +153,8 @@ pub struct PgBouncer {
     _folder: TempDir,
 }
 
-// === impl PgBouncer ===
-
 impl PgBouncer {
     /// Starts a PgBouncer for the server of a URL.
-    ///
-    /// # Panics
-    /// If it does not start.
     pub async fn start(url: &str, mode: &str) -> Self {
         let folder = open_folder();
         let server = port(url).to_string();
@@ -195,10 +168,6 @@ impl PgBouncer {
     }
 
     /// Returns a database URL through the PgBouncer.
-    ///
-    /// # Panics
-    /// If it is no URL with a host.
-    #[must_use]
     pub fn url(&self, url: &str) -> String {
         let mut url = url::Url::parse(url).expect("a URL");
         url.set_port(Some(self.port)).expect("it has a host");
@@ -208,51 +177,39 @@ impl PgBouncer {
 
 impl Drop for PgBouncer {
     fn drop(&mut self) {
-        let _ = std::process::Command::new("kill")
-            .args(["-KILL", &self.pid])
-            .status();
+        let mut kill = std::process::Command::new("kill");
+        let _ = kill.args(["-KILL", &self.pid]).status();
     }
 }
 
 /// Returns the port of a URL.
-///
-/// # Panics
-/// If it has none.
-#[must_use]
 pub fn port(url: &str) -> u16 {
-    url::Url::parse(url)
-        .ok()
-        .and_then(|url| url.port())
-        .expect("a port")
+    let url = url::Url::parse(url).expect("a URL");
+    url.port().expect("a port")
 }
 
 /// A folder for servers that run as another user if the tests run as root.
-fn open_folder() -> TempDir {
+pub fn open_folder() -> TempDir {
     let folder = tempfile::tempdir().expect("a temporary folder");
     let open = std::os::unix::fs::PermissionsExt::from_mode(0o755);
     std::fs::set_permissions(folder.path(), open).expect("the folder's permissions can be set");
     folder
 }
 
-async fn run(folder: &Path, port: Option<&str>) -> Option<(u32, String)> {
-    let arguments: Vec<&str> = port.into_iter().collect();
-    let (pid, url) = bash(START, folder, &arguments).await?;
-    Some((pid.parse().ok()?, url))
-}
-
 /// Runs a script that prints two words at its end.
-async fn bash(script: &str, folder: &Path, arguments: &[&str]) -> Option<(String, String)> {
+pub(crate) async fn bash(
+    script: &str,
+    folder: &Path,
+    arguments: &[&str],
+) -> Option<(String, String)> {
     let folder = folder.to_str().expect("a path in UTF-8");
     let mut command = Command::new("bash");
     command
         .args(["-c", script, "start", folder])
-        .args(arguments)
-        .current_dir(crate::paths::repository());
-    let output = command
-        .stdin(std::process::Stdio::null())
-        .output()
-        .await
-        .expect("bash runs");
+        .args(arguments);
+    command.current_dir(crate::paths::repository());
+    command.stdin(std::process::Stdio::null());
+    let output = command.output().await.expect("bash runs");
     let text = String::from_utf8_lossy(&output.stdout).into_owned();
     let (one, other) = text.trim().split_once(' ')?;
     Some((one.to_owned(), other.to_owned()))

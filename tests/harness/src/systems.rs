@@ -3,15 +3,15 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::Command;
 
 use postern_core::config::Env;
 use serde_json::{Value, json};
 use tempfile::TempDir;
 
-use crate::paths::peer;
+use crate::paths::{built, peer};
 use crate::process::{Program, Running};
-use crate::public_api::{PASSWORD, PublicApi};
+use crate::public_api::{PASSWORD, PublicApi, message};
 
 /// First port of the development services in a [`Network`]: the shipped ports are those of the
 /// deployed processes.
@@ -34,7 +34,6 @@ const VARIABLE: &str = "POSTERN_TEST_DEPLOY";
 
 /// Returns the reason why systems are not started here: the tests take minutes and are run on demand,
 /// or a privilege is missing.
-#[must_use]
 pub fn obstacle() -> Option<String> {
     if Env::of_process().get(VARIABLE).is_none() {
         return Some(format!("{VARIABLE} is not set"));
@@ -50,21 +49,7 @@ pub fn obstacle() -> Option<String> {
     missing.map(|suite| format!("no file system of {suite}"))
 }
 
-/// Returns the folder in which the programs were built.
-///
-/// # Panics
-/// Never: tests are in `target/PROFILE/deps`.
-#[must_use]
-pub fn built() -> PathBuf {
-    let own = std::env::current_exe().expect("a process knows its program");
-    let folder = own.ancestors().nth(2);
-    folder.expect("target/PROFILE/deps").to_owned()
-}
-
 /// Copies programs without symbols.
-///
-/// # Panics
-/// If a program has not been built.
 pub fn copy_programs<N: AsRef<Path>>(names: &[N], to: &Path) {
     std::fs::create_dir_all(to).expect("the folder is created");
     for name in names {
@@ -75,30 +60,18 @@ pub fn copy_programs<N: AsRef<Path>>(names: &[N], to: &Path) {
 }
 
 /// Runs a command and returns its standard output.
-///
-/// # Panics
-/// If it fails.
 #[track_caller]
 pub fn succeed(command: &mut Command) -> String {
-    let output = run(command);
-    assert!(
-        output.status.success(),
-        "{command:?}: {}\n{}{}",
-        output.status,
-        String::from_utf8_lossy(&output.stdout),
-        String::from_utf8_lossy(&output.stderr)
-    );
-    String::from_utf8_lossy(&output.stdout).into_owned()
-}
-
-#[track_caller]
-fn run(command: &mut Command) -> Output {
     let output = command.stdin(std::process::Stdio::null()).output();
-    output.unwrap_or_else(|error| panic!("{command:?}: {error}"))
+    let output = output.unwrap_or_else(|error| panic!("{command:?}: {error}"));
+    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+    let (printed, error) = (text(&output.stdout), text(&output.stderr));
+    let status = output.status;
+    assert!(status.success(), "{command:?}: {status}\n{printed}{error}");
+    printed
 }
 
 /// Returns the file system of a Debian release.
-#[must_use]
 pub fn system(suite: &str) -> PathBuf {
     let peers = peer("systems");
     // podman compares paths of its storage: those of two checkouts may be links to one folder.
@@ -135,11 +108,7 @@ pub struct Network {
 
 impl Network {
     /// Creates it.
-    ///
-    /// # Panics
-    /// Without the privilege.
-    #[must_use]
-    pub fn new() -> Self {
+    pub fn create() -> Self {
         let name = format!("postern-{}", uuid::Uuid::new_v4().simple());
         let _output = succeed(Command::new("ip").args(["netns", "add", &name]));
         let folder = tempfile::tempdir().expect("a folder");
@@ -149,19 +118,16 @@ impl Network {
     }
 
     /// Returns its name.
-    #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
     /// Returns the file that stands for the namespace.
-    #[must_use]
     pub fn path(&self) -> PathBuf {
         Path::new("/run/netns").join(&self.name)
     }
 
     /// Returns a command that runs in the namespace.
-    #[must_use]
     pub fn command(&self, program: &str) -> Command {
         let mut command = Command::new("ip");
         command.args(["netns", "exec", &self.name, program]);
@@ -184,26 +150,18 @@ impl Network {
 
     /// Returns the variables of a deployed process (`proxy`, `auth`, `notify` or `console`) that
     /// uses the pools of the development services.
-    #[must_use]
     pub fn environment(&self, process: &str) -> BTreeMap<String, String> {
         let development = PublicApi::of_folder(self.folder.path());
         let all = development.environment();
-        let is_set = |name: &str| {
-            ["IDP_", "AWS_", "CLOUD_"]
-                .iter()
-                .any(|part| name.starts_with(part))
+        let is_set = |name: &String| {
+            let mut parts = ["IDP_", "AWS_", "CLOUD_"].iter();
+            process != "console" && parts.any(|part| name.starts_with(part))
         };
-        let mut environment: BTreeMap<String, String> = all
-            .iter()
-            .filter(|(name, _)| is_set(name) && process != "console")
-            .map(|(name, value)| (name.clone(), value.clone()))
-            .collect();
+        let mut environment = all.clone();
+        environment.retain(|name, _| is_set(name));
+        let service = process.to_uppercase();
         for part in ["USERNAME", "PASSWORD"] {
-            let own = all.get(&format!(
-                "POSTERN_SERVICE_{}_{part}",
-                process.to_uppercase()
-            ));
-            if let Some(own) = own {
+            if let Some(own) = all.get(&format!("POSTERN_SERVICE_{service}_{part}")) {
                 environment.insert(format!("IDP_SERVICE_ACCOUNT_{part}"), own.clone());
             }
         }
@@ -214,10 +172,6 @@ impl Network {
     }
 
     /// Starts PostgreSQL in the namespace, on its usual port, with a user that needs no password.
-    ///
-    /// # Panics
-    /// If it does not start.
-    #[must_use]
     pub fn start_postgres(&self, folder: &Path, user: &str) -> PostgresServer {
         let data = folder.join("postgres");
         std::fs::create_dir(&data).expect("the folder is created");
@@ -246,9 +200,6 @@ impl Network {
     }
 
     /// Waits until a URL answers with success.
-    ///
-    /// # Panics
-    /// If it does not within a minute.
     #[track_caller]
     pub fn wait_for(&self, url: &str) {
         let mut curl = self.command("curl");
@@ -259,20 +210,11 @@ impl Network {
     }
 
     /// Sends a JSON body, or a GET request without one. Returns status and body.
-    ///
-    /// # Panics
-    /// If there is no answer.
     #[track_caller]
-    #[must_use]
     pub fn call(&self, url: &str, token: Option<&str>, body: Option<&Value>) -> (u16, Value) {
         let mut curl = self.command("curl");
-        curl.args([
-            "--silent",
-            "--show-error",
-            "--max-time",
-            ANSWER_TIMEOUT_SECONDS,
-        ])
-        .args(["--write-out", "\n%{http_code}"]);
+        curl.args(["--silent", "--show-error", "--write-out", "\n%{http_code}"]);
+        curl.args(["--max-time", ANSWER_TIMEOUT_SECONDS]);
         if let Some(token) = token {
             curl.args(["--header", &format!("Authorization: Bearer {token}")]);
         }
@@ -282,17 +224,12 @@ impl Network {
         }
         let answer = succeed(curl.arg(url));
         let (body, status) = answer.rsplit_once('\n').expect("a status");
-        (
-            status.parse().expect("a status"),
-            serde_json::from_str(body).unwrap_or(Value::Null),
-        )
+        let status = status.parse().expect("a status");
+        (status, serde_json::from_str(body).unwrap_or(Value::Null))
     }
 
     /// Registers a user at the development gateway, signs in at the deployed one and sends a
     /// notification as a service: gateway, authentication and notification services work together.
-    ///
-    /// # Panics
-    /// If one of the requests is rejected.
     #[track_caller]
     pub fn sign_in_and_notify(&self) {
         let email = format!("ada-{}@example.com", uuid::Uuid::new_v4().simple());
@@ -302,33 +239,23 @@ impl Network {
         let (status, answer) = self.call(&register, None, Some(&person));
         assert_eq!(status, 201, "{answer}");
         let credentials = json!({ "email": email, "password": PASSWORD });
-        let (status, tokens) =
-            self.call("http://127.0.0.1:8500/auth/login", None, Some(&credentials));
+        let login = "http://127.0.0.1:8500/auth/login";
+        let (status, tokens) = self.call(login, None, Some(&credentials));
         assert_eq!(status, 200, "{tokens}");
         let program = built().join("postern");
         let mut token = self.command(&program.display().to_string());
         let token = token.args(["token", "--service", "document", "--data-dir"]);
         let token = succeed(token.arg(self.folder.path()));
-        let message = json!({
-            "channel": "sms", "recipient": { "phone": "+12025550123" },
-            "template": "welcome", "variables": { "name": "Ada" },
-        });
+        let message = message("sms", &json!({ "phone": "+12025550123" }));
         let url = "http://127.0.0.1:8500/notifications";
         let (status, answer) = self.call(url, Some(token.trim()), Some(&message));
         assert_eq!(status, 201, "{answer}");
     }
 }
 
-impl Default for Network {
-    fn default() -> Self {
-        Self::new()
-    }
-}
-
 impl Drop for Network {
     fn drop(&mut self) {
-        let _ended = Command::new("ip")
-            .args(["netns", "delete", &self.name])
-            .status();
+        let mut delete = Command::new("ip");
+        let _ended = delete.args(["netns", "delete", &self.name]).status();
     }
 }

@@ -10,7 +10,7 @@ use super::traffic::new_address;
 
 /// The pages with changes.
 const PAGES_WITH_CHANGES: [&str; 3] = ["/dead-letters?channel=email", "/providers", "/suppression"];
-const ACTIONS: [&str; 9] = [
+const ACTIONS: [&str; 8] = [
     "notification.retry",
     "notification.cancel",
     "dead.retry",
@@ -19,17 +19,11 @@ const ACTIONS: [&str; 9] = [
     "user.disable",
     "user.reset_password",
     "configuration.save",
-    "configuration.restore",
 ];
-
-async fn sign_out(console: &Console) {
-    console.browser().click("#sign-out").await;
-    console.browser().find("#sign-in").await;
-}
 
 /// Asserts that a viewer sees no button of a change, and that direct calls are refused.
 pub(super) async fn assert_viewer_changes_nothing(console: &Console) {
-    sign_out(console).await;
+    console.sign_out().await;
     console.sign_in(&new_address("viewer"), "support").await;
     let who = console.browser().text_of("#who").await;
     assert!(who.starts_with("viewer · "), "{who}");
@@ -51,31 +45,25 @@ pub(super) async fn assert_viewer_changes_nothing(console: &Console) {
 /// Asserts that a user without a role, a wrong token and no token have no access.
 pub(super) async fn assert_others_see_nothing(console: &Console) {
     let _messages = console.browser().messages().await;
-    sign_out(console).await;
+    console.sign_out().await;
     let client = console.client();
-    for path in [
-        "/session",
-        "/fragments/overview",
-        "/live/fragments/overview",
-    ] {
-        let refused = client.get(path).send().await;
-        let _ = refused.problem(401, "authentication_required");
+    let overview = ["/fragments/overview", "/live/fragments/overview"];
+    for path in ["/session"].into_iter().chain(overview) {
+        client.denied(path, 401, "authentication_required").await;
     }
     let token = console.token_of(&new_address("nobody"), "others").await;
     for path in ["/session", "/fragments/overview", "/live/requests"] {
-        let refused = client.with_token(&token).get(path).send().await;
-        let _ = refused.problem(403, "insufficient_scope");
+        let client = client.with_token(&token);
+        client.denied(path, 403, "insufficient_scope").await;
     }
     let refused = console.call_action(&token, "dead.retry", &json!({})).await;
     let _ = refused.problem(403, "insufficient_scope");
     for wrong in [&token, "not-a-token"] {
-        let field = console.browser().find("#token-sign-in input").await;
-        field.type_text(wrong).await;
-        let button = console.browser().find("#token-sign-in button").await;
-        button.click().await;
-        console
-            .wait_for("return document.querySelector('#sign-in-reason').innerText !== ''")
-            .await;
+        let browser = console.browser();
+        browser.type_into("#token-sign-in input", wrong).await;
+        browser.click("#token-sign-in button").await;
+        let reason = "return document.querySelector('#sign-in-reason').innerText !== ''";
+        console.wait_for(reason).await;
         let kept = "return sessionStorage.getItem('postern-token')";
         assert!(console.browser().run(kept).await.is_null());
         console.browser().open(client.base().as_str()).await;
@@ -101,15 +89,13 @@ pub(super) async fn assert_expiry_keeps_the_place(console: &Console, postern: &S
     assert!(console.browser().address().await.ends_with("/upstreams"));
     let focused = "return document.activeElement.name";
     assert_eq!(console.browser().run(focused).await, "email");
-    console
-        .sign_in_with_token(&postern.service_token("auth").await)
-        .await;
+    let token = postern.service_token("auth").await;
+    console.sign_in_with_token(&token).await;
     let heading = console.browser().text_of("h1").await;
     assert_eq!(heading, "Upstreams");
     // The stream of the overview ends with its token.
     console.follow("nav a[href='/']").await;
     postern.clock().advance(Duration::from_secs(61 * 60));
-    console
-        .wait_for("return document.querySelector('#sign-in') !== null")
-        .await;
+    let signed_out = "return document.querySelector('#sign-in') !== null";
+    console.wait_for(signed_out).await;
 }

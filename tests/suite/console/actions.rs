@@ -3,6 +3,7 @@
 use postern_harness::console::{self, Console};
 use postern_harness::json;
 use postern_harness::mail_server::{REJECTED_DOMAIN, REPLY};
+use postern_harness::public_api::message;
 use postern_harness::{Installation, sensitive};
 use sha2::{Digest, Sha256};
 
@@ -55,28 +56,20 @@ impl<'a> Audit<'a> {
 
 pub(super) async fn of_notifications(audit: &Audit<'_>, traffic: &Traffic) {
     let console = audit.console;
-    console
-        .open(&format!("/notifications/{}", traffic.failed))
-        .await;
+    let page = |id: &str| format!("/notifications/{id}");
+    console.open(&page(&traffic.failed)).await;
     let name = "notification.retry";
     audit.make("", name, name).await;
-    console
-        .open(&format!("/notifications/{}", traffic.scheduled))
-        .await;
+    console.open(&page(&traffic.scheduled)).await;
     let name = "notification.cancel";
     audit.make("", name, name).await;
     console.wait_for_text("CANCELLED").await;
     // What cannot be cancelled is refused with the reason.
-    console
-        .open(&format!("/notifications/{}", traffic.sent))
-        .await;
-    let buttons =
-        "return document.querySelectorAll(\"[data-action='notification.cancel']\").length";
-    assert_eq!(console.browser().run(buttons).await, 0);
+    console.open(&page(&traffic.sent)).await;
+    let buttons = format!("return document.querySelectorAll(\"[data-action='{name}']\").length");
+    assert_eq!(console.browser().run(&buttons).await, 0);
     let (token, target) = (console.token().await, json!({"target": traffic.sent}));
-    let refused = console
-        .call_action(&token, "notification.cancel", &target)
-        .await;
+    let refused = console.call_action(&token, name, &target).await;
     let refused = refused.expect(200).json();
     assert_eq!(refused["isDone"], false, "{refused}");
     let outcome = &refused["outcomes"][0]["body"]["code"];
@@ -90,21 +83,20 @@ pub(super) async fn of_dead_letters(audit: &Audit<'_>) {
     let dry = "form[data-action='dead.retry'][data-confirm=''] button";
     console.browser().click(dry).await;
     let outcome = console.outcome().await;
-    assert!(outcome.contains("dryRun true"), "{outcome}");
+    assert!(outcome.contains("dry run true"), "{outcome}");
     assert_eq!(audit.count("dead.retry"), 0, "a dry run is no change");
     console.open("/dead-letters?channel=email").await;
-    let outcome = audit
-        .make(":not([data-confirm=''])", "dead.retry", "dead.retry")
-        .await;
-    assert!(outcome.contains("dryRun false"), "{outcome}");
+    let (form, name) = (":not([data-confirm=''])", "dead.retry");
+    let outcome = audit.make(form, name, name).await;
+    assert!(outcome.contains("dry run false"), "{outcome}");
 }
 
 /// Sends a notification to a new address that the mail server rejects.
 async fn accept_rejected(audit: &Audit<'_>, name: &str) -> String {
     let service = audit.split.development().service_token("auth").await;
     let email = format!("{name}-{}{REJECTED_DOMAIN}", uuid::Uuid::new_v4().simple());
-    let body = json!({"channel": "email", "recipient": {"email": email},
-        "template": "welcome", "variables": {"name": hostile(name)}});
+    let mut body = message("email", &json!({"email": email}));
+    body["variables"]["name"] = hostile(name).into();
     let client = audit.split.surface().client().with_token(&service);
     let accepted = client.posted("/notifications", &body, 201).await;
     accepted.string("/notificationId")
@@ -119,13 +111,10 @@ pub(super) async fn of_messages(audit: &Audit<'_>) {
     ] {
         sensitive::record("to", &to);
         console.open("/providers").await;
-        let field = console
-            .browser()
-            .find(&format!("{form} input[name=to]"))
-            .await;
-        field.type_text(&to).await;
-        let button = console.browser().find(&format!("{form} button")).await;
-        button.click().await;
+        let browser = console.browser();
+        let field = format!("{form} input[name=to]");
+        browser.type_into(&field, &to).await;
+        browser.click(&format!("{form} button")).await;
         let outcome = console.outcome().await;
         assert!(outcome.contains(expected), "{outcome}");
         let name = "provider.test";
@@ -136,36 +125,24 @@ pub(super) async fn of_messages(audit: &Audit<'_>) {
 /// Removes a suppression that is found by its address, which leaves the page in no request.
 pub(super) async fn of_suppression(audit: &Audit<'_>, traffic: &Traffic) {
     let console = audit.console;
-    let hash = hex(&Sha256::digest(&traffic.rejected));
+    let hash = hex::encode(Sha256::digest(&traffic.rejected));
     open_until(console, "/suppression", &hash).await;
     let _earlier = console.requests().await;
     let typed = traffic.rejected.to_uppercase();
-    let field = console.browser().find("#address").await;
-    field.type_text(&typed).await;
-    let search = console.browser().find("#suppression-search button").await;
-    search.click().await;
-    console
-        .wait_for(&format!("return location.search === '?hash={hash}'"))
-        .await;
-    console
-        .wait_for("return document.querySelectorAll('main:not([aria-busy]) tbody tr').length === 1")
-        .await;
-    audit
-        .make("", "suppression.remove", "suppression.remove")
-        .await;
+    console.browser().type_into("#address", &typed).await;
+    console.browser().click("#suppression-search button").await;
+    let found = format!("return location.search === '?hash={hash}'");
+    console.wait_for(&found).await;
+    let one = "return document.querySelectorAll('main:not([aria-busy]) tbody tr').length === 1";
+    console.wait_for(one).await;
+    let name = "suppression.remove";
+    audit.make("", name, name).await;
     console.wait_for_text("No address is suppressed.").await;
     let sent = console.requests().await;
-    assert!(
-        sent.iter().any(|sent| sent.url.ends_with(&hash)),
-        "{sent:?}"
-    );
+    let mut urls = sent.iter().map(|sent| &sent.url);
+    assert!(urls.any(|url| url.ends_with(&hash)), "{sent:?}");
     let name = traffic.rejected.split('@').next().expect("a local part");
-    let found = sent
-        .iter()
-        .find(|sent| sent.text.to_lowercase().contains(name));
+    let mut sent = sent.iter();
+    let found = sent.find(|sent| sent.text.to_lowercase().contains(name));
     assert!(found.is_none(), "the address was sent: {found:?}");
-}
-
-fn hex(bytes: &[u8]) -> String {
-    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }

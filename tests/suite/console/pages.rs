@@ -1,17 +1,13 @@
 //! The pages: contents, accessibility, keyboard, live updates, and what they send.
 
-use std::time::Duration;
-
 use postern_harness::Installation;
 use postern_harness::console::{Console, HEADING};
 use postern_harness::mail_server::REPLY;
+use postern_harness::wait::{answer, until};
 use serde_json::{Value, json};
 
 use super::traffic::Traffic;
 use super::{ENTER, assert_nothing_ran, hostile};
-
-/// Maximum time for a page to show what has happened.
-const WAIT_LIMIT: Duration = Duration::from_secs(30);
 
 /// Address, heading, and a text that proves that the data has arrived.
 type Page = (String, String, String);
@@ -20,38 +16,33 @@ fn page(path: &str, heading: &str, text: &str) -> Page {
     (path.to_owned(), heading.to_owned(), text.to_owned())
 }
 
-fn query(pairs: &[(&str, &str)]) -> String {
+fn query(path: &str, pairs: &[(&str, &str)]) -> String {
     let mut query = url::form_urlencoded::Serializer::new(String::new());
-    query.extend_pairs(pairs).finish()
+    format!("{path}?{}", query.extend_pairs(pairs).finish())
 }
 
 /// Returns the pages of the gateway and of sign-ins, and the searches.
 fn pages_of_traffic(traffic: &Traffic) -> Vec<Page> {
     let (email, failed) = (&traffic.person.email, &traffic.failed);
     let searched = hostile("search");
-    let hostile_search = query(&[("q", &searched)]);
-    let explained = query(&[("request", "GET /actors/42"), ("q", &searched)]);
+    let hostile_search = query("/search", &[("q", &searched)]);
+    let explained = query(
+        "/routes",
+        &[("request", "GET /actors/42"), ("q", &searched)],
+    );
     vec![
         page("/", "Overview", "Identity pool"),
         page("/processes", "Processes", "ready"),
         page(&format!("/search?q={email}"), email, "invalid_credentials"),
         page(&format!("/search?q={email}"), email, "account-reset"),
-        page(
-            &format!("/search?{hostile_search}"),
-            &searched,
-            "No sign-in and no notification",
-        ),
+        page(&hostile_search, &searched, "No sign-in and no notification"),
         page(
             &format!("/search?kind=notification&q={failed}"),
             failed,
             REPLY,
         ),
         page("/routes", "Routes", "/auth/login"),
-        page(
-            &format!("/routes?{explained}"),
-            "Routes",
-            "authentication_required",
-        ),
+        page(&explained, "Routes", "authentication_required"),
         page("/upstreams", "Upstreams", "healthy"),
         page("/processes", "Processes", "RS256"),
         page(&format!("/users?email={email}"), "Users", email),
@@ -64,7 +55,8 @@ fn pages_of_notifications(traffic: &Traffic) -> Vec<Page> {
     let (failed, sent) = (&traffic.failed, &traffic.sent);
     let name = hostile("preview");
     let variables = json!({ "name": name }).to_string();
-    let preview = query(&[("channel", "email"), ("variables", &variables)]);
+    let preview = [("channel", "email"), ("variables", &*variables)];
+    let preview = query("/templates/welcome", &preview);
     let title = |id: &str| format!("Notification {id}");
     vec![
         page("/notifications", "Notifications", "o'neil&b@example.com"),
@@ -77,11 +69,7 @@ fn pages_of_notifications(traffic: &Traffic) -> Vec<Page> {
         page("/dead-letters?channel=email", "Dead letters", REPLY),
         page("/providers", "Providers", "mailbox_unknown"),
         page("/templates", "Templates", "welcome"),
-        page(
-            &format!("/templates/welcome?{preview}"),
-            "Template welcome",
-            &name,
-        ),
+        page(&preview, "Template welcome", &name),
         page("/suppression", "Suppression list", "mailbox_unknown"),
     ]
 }
@@ -103,19 +91,14 @@ pub(super) async fn assert_all(console: &Console, traffic: &Traffic) {
 /// Opens a page, again until it contains a text: audit events and suppressions are stored soon
 /// after the response. Returns its heading.
 pub(super) async fn open_until(console: &Console, path: &str, text: &str) -> String {
-    let shown = async {
-        loop {
-            let heading = console.open(path).await;
-            if console.text().await.contains(text) {
-                return heading;
-            }
+    answer(async || {
+        let (heading, shown) = (console.open(path).await, console.text().await);
+        match shown.contains(text) {
+            true => Ok(heading),
+            false => Err(format!("{path} lacks {text}:\n{shown}")),
         }
-    };
-    let shown = tokio::time::timeout(WAIT_LIMIT, shown).await;
-    match shown {
-        Ok(heading) => heading,
-        Err(_) => panic!("{path} lacks {text}:\n{}", console.text().await),
-    }
+    })
+    .await
 }
 
 /// Asserts that the rate of requests appears on the overview without a reload.
@@ -127,14 +110,11 @@ pub(super) async fn assert_overview_is_live(console: &Console, split: &Installat
     console.wait_for(&before).await;
     let shown = format!("return {rate} > window.before");
     assert_eq!(console.browser().run(&shown).await, false);
-    let requests = async {
-        while console.browser().run(&shown).await != true {
-            let request = split.surface().client().get("/resumes/1").send();
-            let _ = request.await.expect(401);
-        }
-    };
-    let requests = tokio::time::timeout(WAIT_LIMIT, requests).await;
-    requests.expect("the overview shows the new requests");
+    until("the overview shows the new requests", async || {
+        let _ = split.surface().client().fetch("/resumes/1", 401).await;
+        console.browser().run(&shown).await == true
+    })
+    .await;
 }
 
 /// Asserts that the values of a chart are told by the keyboard, and that the focus stays in it at an update.
@@ -142,11 +122,19 @@ pub(super) async fn assert_charts_tell_values(console: &Console) {
     console.open("/?range=1h").await;
     let chosen = "return document.querySelector('.ranges [aria-current]').textContent";
     assert_eq!(console.browser().run(chosen).await, "1 hour");
-    // The menu keeps the range.
-    console.browser().press("gn").await;
-    console
-        .wait_for("return document.querySelector('h1').textContent === 'Notifications'")
-        .await;
+    // Keys keep the range, also over a page without charts, and so does the picture.
+    for (keys, title) in [
+        ("gn", "Notifications"),
+        ("gr", "Requests"),
+        ("go", "Overview"),
+    ] {
+        console.browser().press(keys).await;
+        wait_for_heading(console, title).await;
+    }
+    assert_eq!(console.browser().run(chosen).await, "1 hour");
+    let part = "document.querySelector('.part[href=\"/notifications\"]').click()";
+    console.browser().run(part).await;
+    wait_for_heading(console, "Notifications").await;
     assert_eq!(console.browser().run(chosen).await, "1 hour");
     console.open("/").await;
     focus_by_keyboard(console, ".plot").await;
@@ -179,8 +167,7 @@ pub(super) async fn assert_keyboard_suffices(console: &Console, traffic: &Traffi
     focus_by_keyboard(console, "#token-sign-in input").await;
     browser.press(&token).await;
     browser.press(ENTER).await;
-    browser.find("header.top:not([hidden])").await;
-    browser.find(HEADING).await;
+    console.until_signed_in().await;
     browser.press("/").await;
     browser.press(&traffic.scheduled).await;
     browser.press(ENTER).await;
@@ -213,34 +200,48 @@ pub(super) async fn assert_keys_lead_to_pages(console: &Console, traffic: &Traff
     let browser = console.browser();
     console.open("/").await;
     browser.press("gr").await;
-    console
-        .wait_for("return document.querySelector('h1').textContent === 'Requests'")
-        .await;
+    wait_for_heading(console, "Requests").await;
     browser.press("?").await;
     browser.find("dialog#keys[open]").await;
     console.assert_clean().await;
     browser.press("\u{e00c}gu").await;
-    console
-        .wait_for("return document.querySelector('h1').textContent === 'Upstreams'")
-        .await;
+    wait_for_heading(console, "Upstreams").await;
     // Ctrl-K, and what is typed before the answer to it arrives.
     browser.press("/").await;
     browser.press("why mail").await;
     console.wait_for("return document.querySelector('#palette [aria-selected=true]')?.dataset.href === '/dead-letters'").await;
     console.assert_clean().await;
     browser.press(ENTER).await;
-    console
-        .wait_for("return document.querySelector('h1').textContent === 'Dead letters'")
-        .await;
+    wait_for_heading(console, "Dead letters").await;
     browser.press("/").await;
     browser.press(&traffic.person.email).await;
     browser.press(ENTER).await;
     console.wait_for_text("events, times in UTC").await;
+    // An action of the page, the last option.
+    console.open("/requests").await;
+    browser.press("/").await;
+    browser.press("pause").await;
+    let last = "document.querySelector('#palette [role=option]:last-child')?.textContent";
+    console
+        .wait_for(&format!("return {last} === 'Action Pause'"))
+        .await;
+    console.assert_clean().await;
+    browser.press("\u{e013}").await;
+    browser.press(ENTER).await;
+    console
+        .wait_for("return document.querySelector('#tail-pause').textContent === 'Continue'")
+        .await;
     console.open("/users").await;
     browser.type_into("input[name=email]", "gr?").await;
     let typed =
         "return document.activeElement.value === 'gr?' && !document.querySelector('dialog[open]')";
     assert_eq!(browser.run(typed).await, true);
+}
+
+async fn wait_for_heading(console: &Console, title: &str) {
+    let heading = format!("document.querySelector({})", Value::from(HEADING));
+    let is_shown = format!("return {heading}?.textContent === '{title}'");
+    console.wait_for(&is_shown).await;
 }
 
 /// Moves the focus by the keyboard to the first element of a selector.

@@ -4,14 +4,12 @@ use std::time::Duration;
 
 use postern_harness::json;
 use postern_harness::mail_server::REJECTED_DOMAIN;
+use postern_harness::public_api::message;
+use postern_harness::wait::until;
 use postern_harness::{Client, Installation, Person};
 use serde_json::Value;
 
 use super::hostile;
-
-/// Maximum time for a delivery.
-const WAIT_LIMIT: Duration = Duration::from_secs(30);
-const POLL_INTERVAL: Duration = Duration::from_millis(25);
 
 /// What has happened.
 pub(crate) struct Traffic {
@@ -48,19 +46,19 @@ pub(crate) async fn create(split: &Installation) -> Traffic {
     let service = split.development().service_token("auth").await;
     let service = surface.client().with_token(&service);
     let rejected = format!("eve-{}{REJECTED_DOMAIN}", uuid::Uuid::new_v4().simple());
-    let tomorrow = json!(
-        postern_core::Clock::system()
-            .now()
-            .plus(Duration::from_secs(86_400))
-    );
+    let day = Duration::from_secs(86_400);
+    let tomorrow = json!(postern_core::Clock::system().now().plus(day));
     let sent = accept(&service, &person.email, None).await;
     let failed = accept(&service, &rejected, None).await;
     let scheduled = accept(&service, "o'neil&b@example.com", Some(tomorrow)).await;
-    let sms = json!({"channel": "sms", "recipient": {"phone": "+14155550123"},
-        "template": "welcome", "variables": {"name": "Ada"}});
+    let sms = message("sms", &json!({"phone": "+14155550123"}));
     let _ = service.posted("/notifications", &sms, 201).await;
-    until_status(&service, &sent, "SENT").await;
-    until_status(&service, &failed, "FAILED").await;
+    for (id, status) in [(&sent, "SENT"), (&failed, "FAILED")] {
+        // A mail that was accepted first may bounce.
+        let path = format!("/notifications/{id}");
+        let is_reached = async || service.read(&path).await["status"] == status;
+        until(&format!("{id} is {status}"), is_reached).await;
+    }
     Traffic {
         person,
         rejected,
@@ -71,27 +69,11 @@ pub(crate) async fn create(split: &Installation) -> Traffic {
 }
 
 async fn accept(service: &Client, email: &str, send_at: Option<Value>) -> String {
-    let mut body = json!({"channel": "email", "recipient": {"email": email},
-        "template": "welcome", "variables": {"name": hostile("name")}});
+    let mut body = message("email", &json!({"email": email}));
+    body["variables"]["name"] = hostile("name").into();
     if let Some(at) = send_at {
         body["sendAt"] = at;
     }
     let accepted = service.posted("/notifications", &body, 201).await;
     accepted.string("/notificationId")
-}
-
-async fn until_status(service: &Client, id: &str, expected: &str) {
-    let reached = async {
-        let mut poll = tokio::time::interval(POLL_INTERVAL);
-        loop {
-            poll.tick().await;
-            let path = format!("/notifications/{id}");
-            let view = service.read(&path).await;
-            if view["status"] == expected {
-                return;
-            }
-        }
-    };
-    let reached = tokio::time::timeout(WAIT_LIMIT, reached).await;
-    reached.expect("the status is reached in time");
 }

@@ -4,21 +4,8 @@ use std::time::Duration;
 
 use postern_harness::json;
 use postern_harness::mail_token::{UNSUBSCRIBE, mail_token};
-use postern_harness::public_api::welcome;
+use postern_harness::public_api::{text, welcome};
 use postern_harness::{Person, Standalone};
-
-/// Returns the status of a notification.
-async fn status_at(person: &Person, location: &str) -> String {
-    let record = person.client.fetch(location, 200).await;
-    record.string("/status")
-}
-
-/// Asserts which notification the list of a user begins with.
-async fn newest_is(person: &Person, id: &str) {
-    let page = person.client.get("/notifications?limit=1").send().await;
-    let newest = page.expect(200).string("/notifications/0/notificationId");
-    assert_eq!(newest, id);
-}
 
 /// Leaves a category and returns to it.
 async fn preferences(ada: &Person) {
@@ -39,60 +26,39 @@ async fn preferences(ada: &Person) {
 
 /// Requests every operation successfully.
 pub(super) async fn all_operations(postern: &Standalone, ada: &Person) {
-    let created = ada
-        .client
-        .posted("/notifications", &welcome(&ada.id), 201)
-        .await;
-    let _ = ada.client.fetch(&created.header("location"), 200).await;
-    newest_is(ada, &created.string("/notificationId")).await;
-    let mut unknown = welcome(&ada.id);
-    unknown["template"] = json!("no-such-template");
-    let batch = json!({"notifications": [welcome(&ada.id), unknown]});
-    let results = ada
-        .client
-        .posted("/notification-batches", &batch, 200)
-        .await
-        .json();
-    assert_eq!(
-        (
-            &results["results"][0]["status"],
-            &results["results"][1]["status"]
-        ),
-        (&json!(201), &json!(422))
-    );
-    let mut later = welcome(&ada.id);
-    later["sendAt"] = json!(postern.clock().now().plus(Duration::from_secs(86_400)));
-    let later = ada
-        .client
-        .posted("/notifications", &later, 201)
-        .await
-        .header("location");
-    assert_eq!(status_at(ada, &later).await, "SCHEDULED");
-    // The recipient is known only once the notification is sent.
-    while status_at(ada, &created.header("location")).await == "QUEUED" {}
-    let surface = postern.surface();
-    let (key, id) = (
-        surface.env("NOTIFY_TOKEN_KEY"),
+    let (client, message) = (&ada.client, welcome(&ada.id));
+    let created = client.posted("/notifications", &message, 201).await;
+    let (id, location) = (
         created.string("/notificationId"),
+        created.header("location"),
     );
-    let click = format!(
-        "/unsubscriptions?token={}",
-        mail_token(key, UNSUBSCRIBE, &id, &ada.email)
-    );
-    let _ = ada.client.fetch(&click, 200).await;
+    let page = client.fetch("/notifications?limit=1", 200).await;
+    assert_eq!(page.string("/notifications/0/notificationId"), id);
+    let mut unknown = message.clone();
+    unknown["template"] = json!("no-such-template");
+    let batch = json!({"notifications": [message, unknown]});
+    let results = client.posted("/notification-batches", &batch, 200).await;
+    let results = results.json()["results"].clone();
+    let statuses = [0, 1].map(|at| results[at]["status"].clone());
+    assert_eq!(statuses, [201, 422]);
+    let mut later = message.clone();
+    later["sendAt"] = json!(postern.clock().now().plus(Duration::from_secs(86_400)));
+    let later = client.posted("/notifications", &later, 201).await;
+    let later = later.header("location");
+    let status = async || client.fetch(&later, 200).await.string("/status");
+    assert_eq!(status().await, "SCHEDULED");
+    // The recipient is known only once the notification is sent.
+    client.settled(&location).await;
+    let key = postern.surface().env("NOTIFY_TOKEN_KEY");
+    let token = mail_token(key, UNSUBSCRIBE, &id, &ada.email);
+    let click = format!("/unsubscriptions?token={token}");
+    let _ = client.fetch(&click, 200).await;
     let mut verified = postern.verified_person().await;
-    let token = verified.tokens["accessToken"].as_str().expect("a token");
-    verified.client = ada.client.with_token(token);
+    verified.client = client.with_token(text(&verified.tokens, "accessToken"));
     preferences(&verified).await;
     let form = "application/x-www-form-urlencoded";
-    let click = ada
-        .client
-        .post(&click)
-        .body(form, "List-Unsubscribe=One-Click")
-        .send()
-        .await;
-    let _ = click.expect(204);
-    let _ = ada.client.delete(&later).send().await.expect(204);
-    let cancelled = ada.client.fetch(&later, 200).await;
-    assert_eq!(cancelled.string("/status"), "CANCELLED");
+    let click = client.post(&click).body(form, "List-Unsubscribe=One-Click");
+    let _ = click.send().await.expect(204);
+    let _ = client.delete(&later).send().await.expect(204);
+    assert_eq!(status().await, "CANCELLED");
 }

@@ -16,8 +16,6 @@ pub(super) struct SmtpServer {
     _folder: TempDir,
 }
 
-// === impl SmtpServer ===
-
 impl SmtpServer {
     pub(super) async fn start() -> Self {
         let folder = tempfile::tempdir().expect("a temporary folder");

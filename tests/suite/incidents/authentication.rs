@@ -1,6 +1,6 @@
 //! Incidents of sign-ins: attempt limits, the identity pool and the social provider.
 
-use postern_harness::public_api::{PASSWORD, sample};
+use postern_harness::public_api::{credentials, sample};
 use serde_json::json;
 
 use super::fault_proxy::Fault;
@@ -34,7 +34,7 @@ async fn pool_faults(services: &mut Services) {
     let error = |name: &str| json!({"__type": name, "message": "Rate exceeded"});
     let throttled = Fault::Answer("InitiateAuth", 400, error("TooManyRequestsException"));
     services.pool.set(throttled);
-    let body = json!({"email": ada.email, "password": PASSWORD});
+    let body = credentials(&ada.email);
     let refused = services.post("/auth/login", &body).await;
     refused.problem(429, "rate_limited");
     let shown = services.timeline(&ada, "sign_in rate_limited").await;
@@ -44,31 +44,26 @@ async fn pool_faults(services: &mut Services) {
     let denied = Fault::Answer("AdminConfirmSignUp", 400, error("AccessDeniedException"));
     services.pool.set(denied);
     let email = "eve@example.com";
-    let body = json!({"email": email, "password": PASSWORD});
+    let body = credentials(email);
     let refused = services.post("/auth/register", &body).await;
     assert_eq!(refused.status, 500, "{}", refused.text());
     services.pool.set(Fault::None);
     let arguments = ["timeline", "--email", email];
-    let shown = services
-        .output("postern", &arguments, "idp_misconfigured")
-        .await;
+    let reason = "idp_misconfigured";
+    let shown = services.output("postern", &arguments, reason).await;
     services.prove("Identity pool denies access", &shown).await;
 }
 
 async fn social_faults(services: &mut Services) {
-    let faults = [
-        (
-            "Social provider fails",
-            Fault::Answer("/token", 500, json!({})),
-            "provider_error",
-        ),
+    let fails = Fault::Answer("/token", 500, json!({}));
+    for (name, fault, outcome) in [
+        ("Social provider fails", fails, "provider_error"),
         (
             "ID token signature is wrong",
             Fault::ForgeIdToken,
             "invalid_id_token",
         ),
-    ];
-    for (name, fault, outcome) in faults {
+    ] {
         services.evidence.begin().await;
         services.social.set(fault);
         let surface = services.split.surface();

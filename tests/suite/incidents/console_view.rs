@@ -2,11 +2,11 @@
 //! and the details of the requests in its live tail.
 
 use std::sync::Arc;
-use std::time::Duration;
 
 use parking_lot::Mutex;
 use postern_harness::ports;
 use postern_harness::process::{Program, Running};
+use postern_harness::wait::{answer, until};
 use serde_json::Value;
 use tempfile::TempDir;
 
@@ -18,9 +18,6 @@ pub(super) const ADMIN_TOKEN: &str = "the secret of the admin routes of the inci
 pub(super) const READER: &str = "document";
 /// The page of which the content is the live tail.
 const TAIL: &str = "/requests";
-/// Maximum wait for the text on a page. The overview samples every 5 s.
-const WAIT_LIMIT: Duration = Duration::from_secs(30);
-const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// The console, a reader of its pages, and the requests of its live tail.
 #[derive(Debug)]
@@ -34,8 +31,6 @@ pub(super) struct ConsoleView {
     requests: Arc<Mutex<Vec<Value>>>,
     _folder: TempDir,
 }
-
-// === impl ConsoleView ===
 
 impl ConsoleView {
     /// Starts the console over processes with these admin ports. `token` is one of [`READER`].
@@ -60,11 +55,11 @@ impl ConsoleView {
         let program = program.config("console.toml", &text);
         let mut program = program.env(ADMIN_TOKEN_ENV, ADMIN_TOKEN).start();
         let (client, base) = (reqwest::Client::new(), format!("http://127.0.0.1:{port}"));
-        let mut poll = tokio::time::interval(POLL_INTERVAL);
-        while client.get(format!("{base}/livez")).send().await.is_err() {
+        until("the console answers", async || {
             program.expect_alive();
-            poll.tick().await;
-        }
+            client.get(format!("{base}/livez")).send().await.is_ok()
+        })
+        .await;
         let requests = Arc::<Mutex<Vec<Value>>>::default();
         let stream = client
             .get(format!("{base}/live/requests"))
@@ -89,25 +84,16 @@ impl ConsoleView {
 
     /// Waits until a page contains all texts. A page that is refused contains none of them.
     pub(super) async fn expect(&self, incident: &str, page: &str, texts: &[String]) {
-        let mut last = String::new();
-        let shown = async {
-            let mut poll = tokio::time::interval(POLL_INTERVAL);
-            loop {
-                poll.tick().await;
-                for text in self.contents(page).await {
-                    if texts.iter().all(|expected| text.contains(expected)) {
-                        return;
-                    }
-                    last = text;
-                }
-            }
-        };
-        let shown = tokio::time::timeout(WAIT_LIMIT, shown).await;
-        assert!(
-            shown.is_ok(),
-            "{incident}: {page} of the console lacks {texts:?}:\n{last}\n{}",
-            self.program.log()
-        );
+        answer(async || {
+            let contents = self.contents(page).await;
+            let has_all = |text: &String| texts.iter().all(|expected| text.contains(expected));
+            let shown = contents.iter().any(has_all).then_some(());
+            shown.ok_or_else(|| {
+                let (last, log) = (contents.last(), self.program.log());
+                format!("{incident}: {page} of the console lacks {texts:?}:\n{last:?}\n{log}")
+            })
+        })
+        .await;
     }
 
     /// Returns the text of a page; for the live tail, the details of each request.
@@ -164,15 +150,6 @@ fn visible(html: &str) -> String {
         text.push_str(after);
         text.push(' ');
     }
-    let references = [
-        ("&quot;", "\""),
-        ("&lt;", "<"),
-        ("&gt;", ">"),
-        ("&amp;", "&"),
-    ];
-    references
-        .iter()
-        .fold(text, |text, (reference, character)| {
-            text.replace(reference, character)
-        })
+    let text = text.replace("&quot;", "\"").replace("&lt;", "<");
+    text.replace("&gt;", ">").replace("&amp;", "&")
 }

@@ -1,7 +1,7 @@
 //! Incidents of notifications: providers, addresses, templates, quotas and delivery reports.
 
 use postern_harness::pools::new_user;
-use postern_harness::public_api::{PASSWORD, welcome};
+use postern_harness::public_api::{PASSWORD, message, welcome};
 use serde_json::json;
 
 use super::fault_proxy::Fault;
@@ -69,17 +69,18 @@ async fn unverified_address(services: &mut Services) {
 
 /// Requests that do not fit the templates: the caller gets 422.
 async fn rejected_requests(services: &mut Services) {
-    services.evidence.begin().await;
-    let mut body = json!({"channel": "email", "recipient": {"email": "ada@example.com"},
-        "template": "welcome", "variables": {"nmae": "Ada"}});
-    let refused = services.service.post_json("/notifications", &body).await;
-    let said = refused.problem(422, "validation_failed").body.to_string();
-    services.prove("Template variable is wrong", &said).await;
-    services.evidence.begin().await;
-    body["template"] = "welcom".into();
-    let refused = services.service.post_json("/notifications", &body).await;
-    let said = refused.problem(422, "unknown_template").body.to_string();
-    services.prove("Template is unknown", &said).await;
+    let mut body = message("email", &json!({"email": "ada@example.com"}));
+    body["variables"] = json!({"nmae": "Ada"});
+    for (template, code, incident) in [
+        ("welcome", "validation_failed", "Template variable is wrong"),
+        ("welcom", "unknown_template", "Template is unknown"),
+    ] {
+        services.evidence.begin().await;
+        body["template"] = template.into();
+        let refused = services.service.refuses("/notifications", &body, 422, code);
+        let said = refused.await.body.to_string();
+        services.prove(incident, &said).await;
+    }
 }
 
 /// The address is verified: messages to others have a limit of their own.
@@ -105,20 +106,15 @@ async fn exhausted_quota(services: &mut Services) {
 
 async fn forged_report(services: &mut Services) {
     services.evidence.begin().await;
-    let refused = services
-        .split
-        .surface()
-        .client()
-        .post("/webhooks/standard")
+    let request = services.split.surface().client().post("/webhooks/standard");
+    let refused = request
         .header("webhook-id", "event-1")
         .header("webhook-timestamp", "1")
         .header("webhook-signature", "v1,AAAA")
         .body("application/json", "{}")
         .send()
         .await;
-    let said = refused
-        .problem(401, "invalid_webhook_signature")
-        .body
-        .to_string();
+    let refused = refused.problem(401, "invalid_webhook_signature");
+    let said = refused.body.to_string();
     services.prove("Webhook signature is wrong", &said).await;
 }

@@ -1,11 +1,11 @@
 //! Incidents of what the services depend on: actor service, mail server, PostgreSQL and Redis.
 
-use postern_harness::public_api::{PASSWORD, welcome};
+use postern_harness::public_api::{PASSWORD, message, welcome};
 use serde_json::json;
 
-use super::evidence::until;
 use super::fault_proxy::Fault;
 use super::services::Services;
+use postern_harness::wait::until;
 
 pub(super) async fn plant(services: &mut Services) {
     slow_actor_service(services).await;
@@ -19,11 +19,9 @@ async fn slow_actor_service(services: &mut Services) {
     let ada = services.split.surface().register().await;
     services.evidence.begin().await;
     services.actor.set(Fault::Stall);
-    let created = ada
-        .client
-        .post_json("/notifications", &welcome(&ada.id))
-        .await;
-    let id = created.expect(201).string("/notificationId");
+    let message = welcome(&ada.id);
+    let created = ada.client.posted("/notifications", &message, 201).await;
+    let id = created.string("/notificationId");
     let _ = services.show(&id, "actor").await;
     let shown = services.readiness("postern-notify", "actor_service").await;
     services.prove("Actor service is slow", &shown).await;
@@ -35,14 +33,12 @@ async fn closed_mail_port(services: &mut Services) {
         mail.kill().await;
     }
     services.evidence.begin().await;
-    let id = services
-        .submit("email", json!({"email": "ada@example.com"}))
-        .await;
+    let recipient = json!({"email": "ada@example.com"});
+    let id = services.submit("email", recipient).await;
     let shown = services.show(&id, "provider_unreachable").await;
     // The process stays ready: other providers and channels still deliver.
-    let ready = services
-        .readiness("postern-notify", "provider_unreachable")
-        .await;
+    let reason = "provider_unreachable";
+    let ready = services.readiness("postern-notify", reason).await;
     assert!(ready.contains(r#""ready":true"#), "{ready}");
     services.prove("SMTP port is closed", &shown).await;
 }
@@ -58,7 +54,7 @@ async fn lost_cache(services: &mut Services) {
     services.redis.restart().await;
     let surface = services.split.surface();
     let served = async || surface.exchange(&unknown).await.status == 401;
-    until(|| "no exchange after Redis is back".to_owned(), served).await;
+    until("an exchange after Redis is back", served).await;
 }
 
 /// PostgreSQL stops and starts again: the queue and sign-ins recover without a restart.
@@ -66,9 +62,7 @@ async fn lost_database(services: &mut Services) {
     let ada = services.split.surface().register().await;
     services.evidence.begin().await;
     services.database.kill().await;
-    let recipient = json!({"email": "ada@example.com"});
-    let body = json!({"channel": "email", "recipient": recipient, "template": "welcome",
-        "variables": {"name": "Ada"}});
+    let body = message("email", &json!({"email": "ada@example.com"}));
     let refused = services.service.post_json("/notifications", &body).await;
     refused.problem(503, "unavailable");
     let shown = services.readiness("postern-notify", "database").await;
@@ -78,12 +72,8 @@ async fn lost_database(services: &mut Services) {
         let created = services.service.post_json("/notifications", &body).await;
         created.status == 201
     };
-    until(
-        || "no acceptance after PostgreSQL is back".to_owned(),
-        served,
-    )
-    .await;
+    until("an acceptance after PostgreSQL is back", served).await;
     let login = json!({"email": ada.email, "password": PASSWORD});
     let served = async || services.post("/auth/login", &login).await.status == 200;
-    until(|| "no sign-in after PostgreSQL is back".to_owned(), served).await;
+    until("a sign-in after PostgreSQL is back", served).await;
 }

@@ -2,26 +2,23 @@
 //! commands and the console of running processes, and its alert, evaluated by `promtool` over the
 //! exported series.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, Instant};
 
 use postern_core::Clock;
+use postern_harness::console::events;
 use postern_harness::note;
 use postern_harness::public_api::PASSWORD;
+use postern_harness::systems::succeed;
+use postern_harness::wait::answer;
 use serde_json::Value;
 
 use super::console_view::ConsoleView;
 use super::rules::Rules;
 use super::samples::{Samples, Selector};
 use crate::observability::{folder, program};
-
-/// Maximum wait for an event or a metric.
-const WAIT_LIMIT: Duration = Duration::from_secs(60);
-
-/// Interval at which conditions are checked.
-const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// An incident that lasts for this time, and fails once per second, must make its alert fire.
 const INCIDENT_MINUTES: u32 = 40;
@@ -59,8 +56,6 @@ pub(super) struct Evidence {
     rules: Rules,
 }
 
-// === impl Incident ===
-
 impl Incident {
     /// Reads the rows of the sections with these headings.
     pub(super) fn read(sections: &[&str]) -> Vec<Self> {
@@ -83,11 +78,8 @@ impl Incident {
             panic!("a row has six cells: {row}");
         };
         let code = |cell: &str| -> Vec<String> {
-            cell.split('`')
-                .skip(1)
-                .step_by(2)
-                .map(str::to_owned)
-                .collect()
+            let spans = cell.split('`').skip(1).step_by(2);
+            spans.map(str::to_owned).collect()
         };
         let (event, look, page) = (code(event), code(look), code(page));
         let field = |text: &String| {
@@ -110,17 +102,13 @@ impl Incident {
 
     /// Returns whether a log has the event.
     fn is_logged(&self, log: &str) -> bool {
-        let events = log
-            .lines()
-            .filter_map(|line| serde_json::from_str::<Value>(line).ok());
         let has_field = |event: &Value, (name, expected): &(String, String)| match event.get(name) {
             None => false,
             Some(Value::String(text)) => text.contains(expected),
             Some(other) => expected.is_empty() || *expected == format!("{other}"),
         };
-        events
-            .filter(|event| event["message"] == self.message.as_str())
-            .any(|event| self.fields.iter().all(|field| has_field(&event, field)))
+        let mut events = events(log, &self.message, &Value::Null).into_iter();
+        events.any(|event| self.fields.iter().all(|field| has_field(&event, field)))
     }
 
     fn has_moved(&self, before: &Samples, after: &Samples) -> bool {
@@ -131,8 +119,6 @@ impl Incident {
         }
     }
 }
-
-// === impl Evidence ===
 
 impl Evidence {
     /// Creates the evidence of the incidents of these sections, over processes with these admin ports.
@@ -171,32 +157,26 @@ impl Evidence {
         let known = self.incidents.iter().find(|incident| incident.name == name);
         let incident = known.unwrap_or_else(|| panic!("incidents.txt has no row {name}"));
         let incident = incident.clone();
-        let missing_event = || format!("{name}: no event {incident:?} in\n{}", log());
-        until(missing_event, async || incident.is_logged(&log())).await;
-        let mut after = self.samples().await;
-        let moved = async {
-            let mut poll = tokio::time::interval(POLL_INTERVAL);
-            while !incident.has_moved(&before, &after) {
-                poll.tick().await;
-                after = self.samples().await;
+        answer(async || {
+            let log = log();
+            let event = incident.is_logged(&log).then_some(());
+            event.ok_or_else(|| format!("{name}: no event {incident:?} in\n{log}"))
+        })
+        .await;
+        let metric = &incident.metric;
+        let after = answer(async || {
+            let after = self.samples().await;
+            match incident.has_moved(&before, &after) {
+                true => Ok(after),
+                false => Err(format!("{name}: {metric:?}:\n{}", after.text(&metric.name))),
             }
-        };
-        let moved = tokio::time::timeout(WAIT_LIMIT, moved).await;
-        assert!(
-            moved.is_ok(),
-            "{name}: {:?} did not move:\n{}",
-            incident.metric,
-            after.text(&incident.metric.name)
-        );
+        })
+        .await;
         for part in &incident.output {
-            assert!(
-                output.contains(part),
-                "{name}: {part:?} is missing in\n{output}"
-            );
+            assert!(output.contains(part), "{name}: no {part:?} in\n{output}");
         }
-        self.console
-            .expect(name, &incident.page, &incident.shown)
-            .await;
+        let (page, shown) = (&incident.page, &incident.shown);
+        self.console.expect(name, page, shown).await;
         self.shown_after.push(planted_at.elapsed());
         self.console.forget_requests();
         self.add_case(&incident, &before, &after);
@@ -213,17 +193,12 @@ impl Evidence {
         let now_s = Clock::system().now().unix_seconds();
         let names = self.rules.metrics_of(&incident.alert);
         let series = after.series(before, &names, &incident.metric, now_s, INCIDENT_MINUTES);
-        assert!(
-            !series.is_empty(),
-            "{}: no process exports {names:?}",
-            incident.name
-        );
+        let (name, alert) = (&incident.name, &incident.alert);
+        assert!(!series.is_empty(), "{name}: no process exports {names:?}");
         self.cases.push_str(&format!(
             "  - name: {name}\n    interval: 1m\n    input_series:\n{series}    promql_expr_test:\n      \
              - expr: count(ALERTS{{alertname=\"{alert}\",alertstate=\"firing\"}}) > bool 0\n        \
              eval_time: {INCIDENT_MINUTES}m\n        exp_samples:\n          - labels: '{{}}'\n            value: 1\n",
-            name = incident.name,
-            alert = incident.alert,
         ));
     }
 
@@ -256,34 +231,7 @@ impl Evidence {
             self.cases
         );
         std::fs::write(&tests, text).expect("the folder can be written");
-        let run = Command::new(program("promtool"))
-            .args(["test", "rules"])
-            .arg(&tests)
-            .output()
-            .expect("tests/run installs promtool");
-        let said = [run.stdout, run.stderr].concat();
-        let said = String::from_utf8_lossy(&said);
-        assert!(run.status.success(), "{said}\n{}", self.cases);
+        let mut promtool = Command::new(program("promtool"));
+        let _output = succeed(promtool.args(["test", "rules"]).arg(&tests));
     }
-}
-
-/// Waits until a condition holds.
-pub(super) async fn until(what: impl Fn() -> String, condition: impl AsyncFn() -> bool) {
-    let waiting = async {
-        let mut poll = tokio::time::interval(POLL_INTERVAL);
-        while !condition().await {
-            poll.tick().await;
-        }
-    };
-    let waited = tokio::time::timeout(WAIT_LIMIT, waiting).await;
-    assert!(waited.is_ok(), "{}", what());
-}
-
-/// Returns the labels of a sample or a selector: `a="b",c="d"`.
-pub(super) fn labels(text: &str) -> BTreeMap<String, String> {
-    let pairs = text.trim_end_matches('"').split("\",");
-    let pairs = pairs.filter_map(|pair| pair.split_once("=\""));
-    pairs
-        .map(|(name, value)| (name.to_owned(), value.to_owned()))
-        .collect()
 }

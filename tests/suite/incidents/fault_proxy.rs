@@ -45,8 +45,6 @@ struct Shared {
     http: reqwest::Client,
 }
 
-// === impl FaultProxy ===
-
 impl FaultProxy {
     /// Starts a proxy of a base URL without a path.
     pub(super) async fn start(target: &str) -> Self {

@@ -4,11 +4,12 @@ use std::path::{Path, PathBuf};
 
 use postern_harness::Origin;
 use postern_harness::process::{Program, Running};
+use postern_harness::wait::text_with;
 use postern_harness::{BrokenOrigin, Client, Pools, ports};
 use tempfile::TempDir;
 
 use super::console_view::{ADMIN_TOKEN, ADMIN_TOKEN_ENV, READER};
-use super::evidence::{Evidence, until};
+use super::evidence::Evidence;
 use super::gateway_faults;
 use super::tokens::Issuer;
 use crate::gateway_dns::{NAME, ResolverFiles};
@@ -36,8 +37,6 @@ pub(super) struct FaultyGateway {
     pools: Pools,
     pub(super) folder: TempDir,
 }
-
-// === impl FaultyGateway ===
 
 impl FaultyGateway {
     async fn start() -> Self {
@@ -110,9 +109,7 @@ impl FaultyGateway {
 
     /// Returns the access log once it contains a text: it is written after the response.
     pub(super) async fn access_log_with(&self, text: &str) -> String {
-        let missing = || format!("no {text} in\n{}", self.access_log());
-        until(missing, async || self.access_log().contains(text)).await;
-        self.access_log()
+        text_with(text, async || self.access_log()).await
     }
 
     /// Returns a document of the admin listener.
@@ -122,9 +119,7 @@ impl FaultyGateway {
 
     /// Returns a document of the admin listener once it contains a text.
     pub(super) async fn status_with(&self, path: &str, text: &str) -> String {
-        let shown = async || self.status(path).await.contains(text);
-        until(|| format!("{path}: no {text}"), shown).await;
-        self.status(path).await
+        text_with(text, async || self.status(path).await).await
     }
 
     /// Runs a command of the gateway over its configuration and returns what it prints.
@@ -184,8 +179,9 @@ fn log(running: &Running, full: &Running, folder: &Path) -> String {
 }
 
 fn program(names: &ResolverFiles, folder: &Path, file: &str, pools: &Pools) -> Program {
-    let program = names.program("postern-proxy", folder);
-    let program = program.args(["--config", file]);
+    let program = names
+        .program("postern-proxy", folder)
+        .args(["--config", file]);
     let program = program.env(ADMIN_TOKEN_ENV, ADMIN_TOKEN);
     program.envs(pools.variables())
 }
@@ -207,11 +203,10 @@ fn write_expired_certificate(folder: &Path) {
     parameters.not_after = rcgen::date_time_ymd(2021, 1, 1);
     let key = rcgen::KeyPair::generate().expect("a key");
     let certificate = parameters.self_signed(&key).expect("a certificate");
-    let files = [
+    for (name, text) in [
         ("expired.pem", certificate.pem()),
         ("expired.key", key.serialize_pem()),
-    ];
-    for (name, text) in files {
+    ] {
         std::fs::write(folder.join(name), text).expect("the folder can be written");
     }
 }

@@ -2,9 +2,9 @@
 
 use std::process::Command;
 
-use super::evidence::until;
 use super::gateway::FaultyGateway;
 use super::tokens::KEY_ID;
+use postern_harness::wait::until;
 
 /// Requests until an address is ejected that gets half of them.
 const REQUESTS: usize = 20;
@@ -64,12 +64,8 @@ async fn unroutable_requests(gateway: &mut FaultyGateway) {
     gateway.prove("No route matches", &shown).await;
 
     gateway.evidence.begin().await;
-    let client = gateway.client.with_token(&token);
-    client
-        .post("/account")
-        .send()
-        .await
-        .problem(405, "method_not_allowed");
+    let post = gateway.client.with_token(&token).post("/account");
+    post.send().await.problem(405, "method_not_allowed");
     let shown = gateway.explain("POST", "account", "user").await;
     gateway.prove("Method is not allowed", &shown).await;
 }
@@ -88,9 +84,8 @@ async fn limited_client(gateway: &mut FaultyGateway) {
 async fn rejected_tokens(gateway: &mut FaultyGateway) {
     gateway.evidence.begin().await;
     let token = gateway.issuer.token(KEY_ID, AHEAD_S);
-    gateway
-        .refuses("/account", &token, "token_not_yet_valid")
-        .await;
+    let code = "token_not_yet_valid";
+    gateway.refuses("/account", &token, code).await;
     let shown = gateway.explain("GET", "account", &token).await;
     gateway.prove("Clock of the issuer is ahead", &shown).await;
 
@@ -119,12 +114,11 @@ async fn removed_api_key(gateway: &mut FaultyGateway) {
     let file = gateway.folder.path().join("api-keys.toml");
     std::fs::write(file, "# All are revoked.\n").expect("the folder can be written");
     let revoked = async || client.get("/orders").send().await.status == 401;
-    until(|| "the key stays valid".to_owned(), revoked).await;
+    until("the key is revoked", revoked).await;
     gateway.evidence.begin().await;
     client.denied("/orders", 401, "invalid_api_key").await;
-    let shown = gateway
-        .access_log_with("\"code\":\"invalid_api_key\"")
-        .await;
+    let code = "\"code\":\"invalid_api_key\"";
+    let shown = gateway.access_log_with(code).await;
     gateway.prove("API key was removed", &shown).await;
 }
 

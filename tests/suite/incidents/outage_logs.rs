@@ -5,10 +5,10 @@ use std::time::{Duration, Instant};
 
 use postern_core::clock::{Clock, Timestamp};
 use postern_harness::Person;
-use postern_harness::public_api::{PASSWORD, text};
+use postern_harness::public_api::{PASSWORD, message, text};
+use postern_harness::wait::{text_with, until};
 use serde_json::{Value, json};
 
-use super::evidence::until;
 use super::fault_proxy::Fault;
 use super::services::Services;
 
@@ -32,8 +32,6 @@ struct Traffic {
     ada: Person,
     notification: String,
 }
-
-// === impl Traffic ===
 
 impl Traffic {
     async fn start(services: &Services) -> Self {
@@ -60,8 +58,8 @@ impl Traffic {
 
     async fn notify(&self, services: &Services) {
         let service = &services.service;
-        let body = json!({"channel": "email", "recipient": {"email": "ada@example.com"},
-            "template": "welcome", "variables": {"name": "Ada"}, "priority": "CRITICAL"});
+        let mut body = message("email", &json!({"email": "ada@example.com"}));
+        body["priority"] = "CRITICAL".into();
         let _ = service.post_json("/notifications", &body).await;
         let path = format!("/notifications/{}", self.notification);
         let _ = service.get(&path).send().await;
@@ -106,10 +104,8 @@ fn warnings(log: &str, since: Timestamp) -> BTreeMap<String, Vec<Warning>> {
             let other = ["dependency", "provider"].map(|name| event[name].as_str());
             let cause = other.into_iter().flatten().next().unwrap_or_default();
             let process = format!("{} {cause}", text(&event, "service"));
-            found
-                .entry(process.trim_end().to_owned())
-                .or_default()
-                .push(Warning { at, line });
+            let of_process = found.entry(process.trim_end().to_owned());
+            of_process.or_default().push(Warning { at, line });
         }
     }
     found
@@ -120,10 +116,8 @@ fn warnings(log: &str, since: Timestamp) -> BTreeMap<String, Vec<Warning>> {
 fn assert_bounded(log: &str, since: Timestamp, dependency: &str, expected: &[&str]) {
     let found = warnings(log, since);
     for process in expected {
-        assert!(
-            found.contains_key(*process),
-            "{dependency}: {process} does not warn: {log}"
-        );
+        let warns = found.contains_key(*process);
+        assert!(warns, "{dependency}: {process} does not warn: {log}");
     }
     for (process, warnings) in &found {
         for pair in warnings.windows(2) {
@@ -141,26 +135,20 @@ fn assert_bounded(log: &str, since: Timestamp, dependency: &str, expected: &[&st
 /// Starts the processes, and waits for the checks after their start.
 async fn start() -> Services {
     let services = Services::start().await;
-    let log = || services.split.log();
-    until(log, async || log().contains("startup check completed")).await;
+    text_with("startup check completed", async || services.split.log()).await;
     services
 }
 
 /// Waits until notifications are accepted and `ada` can sign in.
 async fn until_healthy(services: &Services, ada: &Person) {
-    let recipient = json!({"email": "ada@example.com"});
-    let body = json!({"channel": "email", "recipient": recipient, "template": "welcome",
-        "variables": {"name": "Ada"}});
+    let body = message("email", &json!({"email": "ada@example.com"}));
     let login = json!({"email": ada.email, "password": PASSWORD});
     let client = services.split.surface().client();
-    until(
-        || format!("does not recover: {}", services.split.log()),
-        async || {
-            let accepted = services.service.post_json("/notifications", &body).await;
-            let signed_in = client.post_json("/auth/login", &login).await;
-            accepted.status == 201 && signed_in.status == 200
-        },
-    )
+    until("notifications and sign-ins recover", async || {
+        let accepted = services.service.post_json("/notifications", &body).await;
+        let signed_in = client.post_json("/auth/login", &login).await;
+        accepted.status == 201 && signed_in.status == 200
+    })
     .await;
     for process in ["postern-auth", "postern-notify"] {
         let _ = services.readiness(process, r#""degraded":[]"#).await;

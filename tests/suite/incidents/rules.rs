@@ -2,26 +2,19 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use postern_harness::paths::read;
+use crate::observability::{rules, words};
 
 /// The expressions of `rules.yml`, by the name of the alert or of the recorded series.
 #[derive(Debug)]
 pub(super) struct Rules(BTreeMap<String, String>);
 
-// === impl Rules ===
-
 impl Rules {
     pub(super) fn read() -> Self {
-        let text = read("conf/observability/rules.yml");
-        let rules = text.split("\n      - ").skip(1).filter_map(|rule| {
-            let (_, name) = rule.lines().next()?.split_once(": ")?;
-            let (_, rest) = rule.split_once("expr: |\n")?;
-            let lines = rest
-                .lines()
-                .take_while(|line| line.starts_with("          "));
-            Some((name.to_owned(), lines.collect::<Vec<_>>().join("\n")))
-        });
-        Self(rules.collect())
+        let rule = |rule: serde_json::Value| {
+            let name = rule["alert"].as_str().or_else(|| rule["record"].as_str());
+            Some((name?.to_owned(), rule["expr"].as_str()?.to_owned()))
+        };
+        Self(rules().into_iter().filter_map(rule).collect())
     }
 
     /// Returns whether there is an alert or a recorded series of this name.
@@ -34,10 +27,8 @@ impl Rules {
     pub(super) fn metrics_of(&self, name: &str) -> BTreeSet<String> {
         let expression = self.0.get(name);
         let expression = expression.unwrap_or_else(|| panic!("rules.yml has no {name}"));
-        let is_separator =
-            |letter: char| !(letter.is_ascii_alphanumeric() || letter == '_' || letter == ':');
         let mut names = BTreeSet::new();
-        for word in expression.split(is_separator) {
+        for word in words(expression) {
             if self.0.contains_key(word) {
                 names.extend(self.metrics_of(word));
             } else if word.starts_with("postern_") {

@@ -2,7 +2,9 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::evidence::labels;
+use postern_harness::Client;
+
+use crate::metrics_reference::{Sample, labels, samples};
 
 /// Seconds of a day.
 const DAY_S: f64 = 86_400.0;
@@ -11,15 +13,6 @@ const DAY_S: f64 = 86_400.0;
 #[derive(Clone, Debug, Default)]
 pub(super) struct Samples(Vec<Sample>);
 
-#[derive(Clone, Debug)]
-struct Sample {
-    /// With the suffix of histograms.
-    name: String,
-    labels: BTreeMap<String, String>,
-    is_gauge: bool,
-    value: f64,
-}
-
 /// The name of a metric, and labels that a series must have.
 #[derive(Clone, Debug)]
 pub(super) struct Selector {
@@ -27,32 +20,16 @@ pub(super) struct Selector {
     labels: BTreeMap<String, String>,
 }
 
-// === impl Samples ===
-
 impl Samples {
     /// Adds the metrics of a process, with its job as a label.
     pub(super) async fn scrape(&mut self, job: &str, port: u16) {
-        let url = format!("http://127.0.0.1:{port}/metrics");
-        let answer = reqwest::get(url).await.expect("the admin listener answers");
-        let text = answer.text().await.expect("text");
-        let mut is_gauge = false;
-        for line in text.lines() {
-            if let Some(declared) = line.strip_prefix("# TYPE ") {
-                is_gauge = declared.ends_with(" gauge");
-            } else if let (false, Some((series, value))) =
-                (line.starts_with('#'), line.rsplit_once(' '))
-            {
-                let (name, text) = series.split_once('{').unwrap_or((series, ""));
-                let mut labels = labels(text.trim_end_matches('}'));
-                labels.insert("job".to_owned(), job.to_owned());
-                labels.insert("instance".to_owned(), format!("127.0.0.1:{port}"));
-                self.0.push(Sample {
-                    name: name.to_owned(),
-                    labels,
-                    is_gauge,
-                    value: value.parse().expect("a number"),
-                });
-            }
+        let admin = Client::new(&format!("http://127.0.0.1:{port}"));
+        let text = admin.fetch("/metrics", 200).await.text();
+        for mut sample in samples(&text) {
+            let labels = &mut sample.labels;
+            labels.insert("job".to_owned(), job.to_owned());
+            labels.insert("instance".to_owned(), format!("127.0.0.1:{port}"));
+            self.0.push(sample);
         }
     }
 
@@ -83,41 +60,32 @@ impl Samples {
     ) -> String {
         let mut text = String::new();
         for sample in self.0.iter().filter(|sample| names.contains(&sample.name)) {
-            let is_same =
-                |other: &&Sample| other.name == sample.name && other.labels == sample.labels;
-            let earlier = before
-                .0
-                .iter()
-                .find(is_same)
-                .map_or(0.0, |other| other.value);
-            if sample.is_gauge && sample.name == incident.name && !incident.selects(sample) {
+            let (name, is_gauge) = (&sample.name, sample.is_gauge());
+            let is_same = |other: &&Sample| other.name == *name && other.labels == sample.labels;
+            let earlier = before.0.iter().find(is_same);
+            let earlier = earlier.map_or(0.0, |other| other.value);
+            if is_gauge && sample.name == incident.name && !incident.selects(sample) {
                 continue;
             }
-            let is_age =
-                sample.name.ends_with("_age_seconds") || sample.name.contains("_waiting_seconds");
-            let (first, per_minute) = match (sample.is_gauge, is_age) {
+            let is_age = name.ends_with("_age_seconds") || name.contains("_waiting_seconds");
+            let (first, per_minute) = match (is_gauge, is_age) {
                 (false, _) => (sample.value, 60.0 * (sample.value - earlier)),
                 (true, true) => (sample.value + DAY_S, 60.0),
-                (true, false) if sample.name.ends_with("_timestamp_seconds") => {
+                (true, false) if name.ends_with("_timestamp_seconds") => {
                     (sample.value - now_s as f64, 0.0)
                 }
                 (true, false) => (sample.value, 0.0),
             };
-            let labels = sample
-                .labels
-                .iter()
-                .map(|(name, value)| format!("{name}=\"{value}\""));
+            let labels = sample.labels.iter();
+            let labels = labels.map(|(name, value)| format!("{name}=\"{value}\""));
             let labels = labels.collect::<Vec<_>>().join(",").replace('\'', "''");
             text.push_str(&format!(
-                "      - series: '{}{{{labels}}}'\n        values: '{first}{per_minute:+}x{minutes}'\n",
-                sample.name
+                "      - series: '{name}{{{labels}}}'\n        values: '{first}{per_minute:+}x{minutes}'\n"
             ));
         }
         text
     }
 }
-
-// === impl Selector ===
 
 impl Selector {
     fn selects(&self, sample: &Sample) -> bool {

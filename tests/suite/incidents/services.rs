@@ -4,6 +4,8 @@ use std::path::{Path, PathBuf};
 
 use postern_harness::paths::repository;
 use postern_harness::process::{Program, Running};
+use postern_harness::public_api::message;
+use postern_harness::wait::text_with;
 use postern_harness::{
     Answer, Changes, Client, Installation, Origin, Person, PublicApi, Standalone,
 };
@@ -13,7 +15,7 @@ use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection};
 use tempfile::TempDir;
 
 use super::console_view::{ADMIN_TOKEN, READER};
-use super::evidence::{Evidence, until};
+use super::evidence::Evidence;
 use super::fault_proxy::FaultProxy;
 use super::{authentication, delivery, dependencies, latency};
 use postern_harness::stores::OwnPostgres;
@@ -40,8 +42,6 @@ pub(super) struct Services {
     _mail_folder: TempDir,
 }
 
-// === impl Services ===
-
 impl Services {
     pub(super) async fn start() -> Self {
         let mail_folder = tempfile::tempdir().expect("a folder");
@@ -58,10 +58,8 @@ impl Services {
         let twilio = Origin::answering(&[("", 401, twilio)]).await;
         let database = OwnPostgres::start().await;
         let redis = RedisServer::start(&["--save", "", "--appendonly", "no"]).await;
-        let [auth, notify] = [
-            create(&database, "auth").await,
-            create(&database, "notify").await,
-        ];
+        let auth = create(&database, "auth").await;
+        let notify = create(&database, "notify").await;
         let changes = Changes {
             notify: sms_provider(&twilio.url()),
             mail_port: Some(mail_port),
@@ -117,10 +115,10 @@ impl Services {
 
     /// Submits a notification as a service and returns its id.
     pub(super) async fn submit(&self, channel: &str, recipient: Value) -> String {
-        let body = json!({"channel": channel, "recipient": recipient, "template": "welcome",
-            "variables": {"name": "Ada"}, "priority": "CRITICAL"});
-        let created = self.service.post_json("/notifications", &body).await;
-        created.expect(201).string("/notificationId")
+        let mut body = message(channel, &recipient);
+        body["priority"] = "CRITICAL".into();
+        let created = self.service.posted("/notifications", &body, 201).await;
+        created.string("/notificationId")
     }
 
     /// Returns the output of a command once it contains a text: results are stored in groups.
@@ -132,15 +130,11 @@ impl Services {
         };
         let program = self.split.tool(name);
         let program = program.args(arguments.iter().copied());
-        let last = parking_lot::Mutex::new(String::new());
-        let missing = || format!("{name} {arguments:?}: no {expected:?} in\n{}", last.lock());
-        until(missing, async || {
+        text_with(expected, async || {
             let ended = program.run().await;
-            *last.lock() = format!("{}{}", ended.stdout, ended.stderr);
-            last.lock().contains(expected)
+            format!("{}{}", ended.stdout, ended.stderr)
         })
-        .await;
-        last.into_inner()
+        .await
     }
 
     /// Returns what `postern-notify show` prints once it contains a text.
@@ -150,8 +144,8 @@ impl Services {
 
     /// Returns the time line of a person once it contains a text.
     pub(super) async fn timeline(&self, person: &Person, expected: &str) -> String {
-        self.output("postern", &["timeline", "--email", &person.email], expected)
-            .await
+        let arguments = ["timeline", "--email", &person.email];
+        self.output("postern", &arguments, expected).await
     }
 
     /// Returns `/readyz` of a process once it contains a text.
@@ -159,18 +153,9 @@ impl Services {
         let ports = self.split.admin_ports();
         let port = ports.iter().find(|(name, _)| *name == process);
         let (_, port) = port.expect("a process");
-        let url = format!("http://127.0.0.1:{port}/readyz");
-        let last = parking_lot::Mutex::new(String::new());
-        let missing = || format!("{process}: no {expected:?} in {}", last.lock());
-        until(missing, async || {
-            let answer = reqwest::get(&url)
-                .await
-                .expect("the admin listener answers");
-            *last.lock() = answer.text().await.expect("text");
-            last.lock().contains(expected)
-        })
-        .await;
-        last.into_inner()
+        let admin = Client::new(&format!("http://127.0.0.1:{port}"));
+        let ask = async || admin.get("/readyz").send().await.text();
+        text_with(expected, ask).await
     }
 }
 
@@ -208,14 +193,11 @@ async fn start_mail(folder: &Path) -> (Running, u16) {
 
 /// Creates a database and returns its URL.
 async fn create(server: &OwnPostgres, name: &str) -> String {
-    let mut connection = PgConnection::connect(server.url())
-        .await
-        .expect("PostgreSQL answers");
+    let connection = PgConnection::connect(server.url()).await;
+    let mut connection = connection.expect("PostgreSQL answers");
     let create = format!("CREATE DATABASE {name} TEMPLATE template0");
-    connection
-        .execute(AssertSqlSafe(create))
-        .await
-        .expect("created");
+    let created = connection.execute(AssertSqlSafe(create)).await;
+    created.expect("created");
     let mut url = url::Url::parse(server.url()).expect("a URL");
     url.set_path(name);
     url.to_string()
@@ -233,10 +215,8 @@ fn sms_provider(base: &str) -> String {
 /// The issuers of the pools, of which the API is called through a proxy.
 fn identity_tables(surface: &PublicApi, endpoint: &str) -> String {
     let endpoint = endpoint.trim_end_matches('/');
-    let (actor, service) = (
-        surface.env("IDP_ACTOR_POOL_ID"),
-        surface.env("IDP_SERVICE_POOL_ID"),
-    );
+    let pools = ["IDP_ACTOR_POOL_ID", "IDP_SERVICE_POOL_ID"];
+    let [actor, service] = pools.map(|name| surface.env(name));
     format!(
         "[identity.actor]\nissuer = \"{endpoint}/{actor}\"\n[identity.service]\nissuer = \"{endpoint}/{service}\"\n"
     )

@@ -20,8 +20,6 @@ pub(super) struct Issuer {
     server: Origin,
 }
 
-// === impl Issuer ===
-
 impl Issuer {
     pub(super) async fn start() -> Self {
         let key = Ed25519KeyPair::generate().expect("a key");

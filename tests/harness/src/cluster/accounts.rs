@@ -1,7 +1,9 @@
 //! People who register, sign in and refresh their tokens through the gateways.
 
+use std::borrow::Cow;
+
 use serde_json::{Value, json};
-use url::Url;
+use url::{Position, Url};
 
 use super::history::NO_RESPONSE;
 use crate::client::Request;
@@ -23,8 +25,6 @@ pub(super) struct Account {
     pub(super) refresh_token: String,
 }
 
-// === impl Outcome ===
-
 impl Outcome {
     /// Sends a request.
     pub(super) async fn of(request: Request) -> Self {
@@ -44,8 +44,6 @@ impl Outcome {
         self.body.pointer(pointer)?.as_str().map(str::to_owned)
     }
 }
-
-// === impl Account ===
 
 impl Account {
     /// Registers a person.
@@ -83,16 +81,12 @@ pub(super) async fn temporary_token(client: &Client) -> Option<String> {
     let begun = client.get("/auth/social/login").try_send().await?;
     let asked = location(&begun)?;
     let provider = Client::new(&asked.origin().ascii_serialization());
-    let mut form: Vec<(String, String)> = asked.query_pairs().into_owned().collect();
-    form.push(("person".to_owned(), "ada".to_owned()));
-    let form: Vec<(&str, &str)> = form
-        .iter()
-        .map(|(name, value)| (&**name, &**value))
-        .collect();
+    let ada = ("person".into(), "ada".into());
+    let form: Vec<(Cow<'_, str>, Cow<'_, str>)> = asked.query_pairs().chain([ada]).collect();
     let chosen = provider.post(asked.path()).form(&form).try_send().await?;
     let back = location(&chosen)?;
-    let path = format!("{}?{}", back.path(), back.query().unwrap_or_default());
-    let landed = location(&client.get(&path).try_send().await?)?;
+    let path = &back[Position::BeforePath..Position::AfterQuery];
+    let landed = location(&client.get(path).try_send().await?)?;
     let token = landed.fragment()?.strip_prefix("temporaryToken=")?;
     Some(token.to_owned())
 }

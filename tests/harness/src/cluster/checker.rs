@@ -43,7 +43,6 @@ pub(super) struct Notification {
 }
 
 /// Returns the violations of a history.
-#[must_use]
 pub fn check(history: &[Record]) -> Vec<Violation> {
     let faults = faults(history);
     let notifications = notifications(history);

@@ -83,11 +83,8 @@ pub struct Schedule {
     interval: Duration,
 }
 
-// === impl Schedule ===
-
 impl Schedule {
     /// Creates the schedule of a seed, with faults of these kinds.
-    #[must_use]
     pub fn new(seed: u64, kinds: Vec<&'static str>, interval: Duration) -> Self {
         Self {
             random: fastrand::Rng::with_seed(seed),
@@ -157,11 +154,8 @@ impl Iterator for Schedule {
     }
 }
 
-// === impl Process ===
-
 impl Process {
     /// Returns what a fault of this process affects.
-    #[must_use]
     pub fn affected(self) -> Affected {
         match self {
             Self::Gateway(_) => Affected::Gateway,
@@ -181,11 +175,8 @@ impl fmt::Display for Process {
     }
 }
 
-// === impl Fault ===
-
 impl Fault {
     /// Returns what it affects.
-    #[must_use]
     pub fn affected(self) -> Affected {
         match self {
             Self::Kill(process)

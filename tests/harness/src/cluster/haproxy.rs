@@ -5,6 +5,7 @@ use std::process::Stdio;
 
 use tokio::process::{Child, Command};
 
+use super::faults::REPLICAS;
 use crate::ports;
 
 /// A running HAProxy.
@@ -14,19 +15,14 @@ pub(super) struct Haproxy {
     _child: Child,
 }
 
-// === impl Haproxy ===
-
 impl Haproxy {
     /// Starts it over gateways with these public and admin ports.
-    pub(super) fn start(folder: &Path, gateways: &[(u16, u16)]) -> Self {
+    pub(super) fn start(folder: &Path, gateways: [(u16, u16); REPLICAS]) -> Self {
         let port = ports::free(1);
-        let servers: String = gateways
-            .iter()
-            .enumerate()
-            .map(|(number, (public, admin))| {
-                format!("    server gateway{number} 127.0.0.1:{public} check port {admin}\n")
-            })
-            .collect();
+        let server = |(number, (public, admin)): (usize, _)| {
+            format!("    server gateway{number} 127.0.0.1:{public} check port {admin}\n")
+        };
+        let servers: String = gateways.into_iter().enumerate().map(server).collect();
         let text = format!(
             "global\n    maxconn 4000\n\
              defaults\n    mode http\n    timeout connect 1s\n    timeout client 60s\n    timeout server 30s\n\
@@ -38,19 +34,14 @@ impl Haproxy {
         );
         let config = folder.join("haproxy.cfg");
         std::fs::write(&config, text).expect("the folder can be written");
-        let log =
-            std::fs::File::create(folder.join("haproxy.log")).expect("the folder can be written");
-        let child = Command::new("/usr/sbin/haproxy")
-            .args(["-db", "-f", &config.display().to_string()])
-            .stdin(Stdio::null())
-            .stdout(Stdio::null())
-            .stderr(log)
-            .kill_on_drop(true)
-            .spawn()
-            .expect("HAProxy is installed: tests/run sees to it");
+        let log = std::fs::File::create(folder.join("haproxy.log"));
+        let mut command = Command::new("/usr/sbin/haproxy");
+        command.args(["-db", "-f"]).arg(config).kill_on_drop(true);
+        command.stdin(Stdio::null()).stdout(Stdio::null());
+        let command = command.stderr(log.expect("the folder can be written"));
         Self {
             port,
-            _child: child,
+            _child: command.spawn().expect("tests/run installs HAProxy"),
         }
     }
 }

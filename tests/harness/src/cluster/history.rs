@@ -118,13 +118,8 @@ pub struct History {
     records: Mutex<(BufWriter<std::fs::File>, u64)>,
 }
 
-// === impl History ===
-
 impl History {
     /// Creates a file.
-    ///
-    /// # Errors
-    /// If it cannot be created.
     pub fn create(path: &Path) -> std::io::Result<Self> {
         let file = BufWriter::new(std::fs::File::create(path)?);
         Ok(Self {
@@ -134,15 +129,11 @@ impl History {
     }
 
     /// Returns the milliseconds since the beginning.
-    #[must_use]
     pub fn now_ms(&self) -> u64 {
         u64::try_from(self.began.elapsed().as_millis()).unwrap_or(u64::MAX)
     }
 
     /// Records an event that began at `start_ms` and ends now.
-    ///
-    /// # Panics
-    /// If the file cannot be written.
     pub fn record(&self, start_ms: u64, event: Event) {
         let record = Record {
             start_ms,
@@ -156,9 +147,6 @@ impl History {
     }
 
     /// Writes buffered records and returns their number.
-    ///
-    /// # Panics
-    /// If the file cannot be written.
     pub fn flush(&self) -> u64 {
         let mut records = self.records.lock();
         records.0.flush().expect("the history can be written");
@@ -167,9 +155,6 @@ impl History {
 }
 
 /// Reads a history.
-///
-/// # Errors
-/// If the file cannot be read or a line is not a record.
 pub fn read(path: &Path) -> std::io::Result<Vec<Record>> {
     let lines = BufReader::new(std::fs::File::open(path)?).lines();
     lines
@@ -178,11 +163,6 @@ pub fn read(path: &Path) -> std::io::Result<Vec<Record>> {
 }
 
 /// Returns the digest by which a history names a token.
-#[must_use]
 pub fn digest(token: &str) -> String {
-    let digest = Sha256::digest(token.as_bytes());
-    digest[..12]
-        .iter()
-        .map(|byte| format!("{byte:02x}"))
-        .collect()
+    hex::encode(&Sha256::digest(token.as_bytes())[..12])
 }

@@ -13,7 +13,7 @@ use super::postgres::Postgres;
 use super::redis_cluster::RedisCluster;
 use crate::config_file::ConfigFile;
 use crate::installation::standalone::Standalone;
-use crate::installation::{self, quoted, with_identity};
+use crate::installation::{self, with_identity};
 use crate::paths::conf;
 use crate::ports;
 use crate::process::Program;
@@ -45,32 +45,18 @@ pub(super) struct Cluster {
 }
 
 /// Ports of the listeners of all processes: public and admin.
-struct Ports(BTreeMap<Process, (u16, u16)>);
+type Ports = BTreeMap<Process, (u16, u16)>;
 
-// === impl Ports ===
-
-impl Ports {
-    fn free() -> Self {
-        let processes = (0..REPLICAS).flat_map(|number| {
-            [
-                Process::Gateway(number),
-                Process::Auth(number),
-                Process::Notify(number),
-            ]
-        });
-        Self(
-            processes
-                .map(|process| (process, (ports::free(1), ports::free(1))))
-                .collect(),
-        )
-    }
-
-    fn public(&self, of: impl Fn(usize) -> Process) -> [u16; REPLICAS] {
-        std::array::from_fn(|number| self.0[&of(number)].0)
-    }
+fn free_ports() -> Ports {
+    let of = |number| {
+        let (auth, notify) = (Process::Auth(number), Process::Notify(number));
+        [Process::Gateway(number), auth, notify]
+    };
+    let processes = (0..REPLICAS).flat_map(of);
+    processes
+        .map(|process| (process, (ports::free(1), ports::free(1))))
+        .collect()
 }
-
-// === impl Cluster ===
 
 impl Cluster {
     /// Starts everything below a folder and waits until it is ready. `provider` is the URL of the recording
@@ -85,17 +71,15 @@ impl Cluster {
         let development = Box::pin(Standalone::start()).await;
         let postgres = Postgres::start(folder, &["auth", "notify"], own_disks).await;
         let redis = RedisCluster::start(folder).await;
-        let ports = Ports::free();
-        let gateways: Vec<(u16, u16)> = (0..REPLICAS)
-            .map(|number| ports.0[&Process::Gateway(number)])
-            .collect();
-        let haproxy = Haproxy::start(folder, &gateways);
+        let ports = free_ports();
+        let gateways = std::array::from_fn(|number| ports[&Process::Gateway(number)]);
+        let haproxy = Haproxy::start(folder, gateways);
         let mut nodes = BTreeMap::new();
-        for (process, (public, admin)) in &ports.0 {
+        for (process, (public, admin)) in &ports {
             let own = (*public, *admin);
             let stored = |file: ConfigFile, database: &str| {
-                file.set("database", &quoted(&postgres.url(database)))
-                    .set("cache", &quoted(&redis.url()))
+                let file = file.set_text("database", &postgres.url(database));
+                file.set_text("cache", &redis.url())
             };
             let file = match process {
                 Process::Gateway(number) => gateway_config(&development, &ports, *number, folder),
@@ -259,10 +243,13 @@ fn gateway_config(
     number: usize,
     folder: &Path,
 ) -> ConfigFile {
-    let (auth, notify) = (ports.public(Process::Auth), ports.public(Process::Notify));
+    let public = |of: fn(usize) -> Process| -> [u16; REPLICAS] {
+        std::array::from_fn(|number| ports[&of(number)].0)
+    };
+    let (auth, notify) = (public(Process::Auth), public(Process::Notify));
     let own = installation::Ports {
         auth: auth[0],
-        ..installation::Ports::of_service(ports.0[&Process::Gateway(number)], notify[0])
+        ..installation::Ports::of_service(ports[&Process::Gateway(number)], notify[0])
     };
     let log = folder.join(format!("access-{number}.log"));
     installation::proxy_config(development, own)
@@ -273,7 +260,7 @@ fn gateway_config(
         // All clients have the same address, to which the rate limits apply.
         .set("requests", "1000000")
         .set("burst", "1000000")
-        .set("to", &quoted(&log.display().to_string()))
+        .set_text("to", &log.display().to_string())
 }
 
 fn auth_config(development: &Standalone, own: (u16, u16)) -> ConfigFile {

@@ -7,8 +7,6 @@ use tokio::process::Command;
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Network;
 
-// === impl Network ===
-
 impl Network {
     /// Prepares the rules. Returns `None` if this namespace has other interfaces than the loopback, or
     /// without permission.

@@ -18,8 +18,6 @@ pub(super) struct Node {
     pub(super) clock: Option<FakeClock>,
 }
 
-// === impl Node ===
-
 impl Node {
     /// Prepares a process; its clock can be changed if libfaketime is installed.
     pub(super) fn new(name: String, port: u16, config: PathBuf, program: Program) -> Self {

@@ -1,23 +1,19 @@
 //! PostgreSQL with a synchronous standby: an acknowledged commit is on both servers.
 
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use sqlx::{AssertSqlSafe, Connection, Executor, PgConnection};
 use tokio::process::Command;
 
 use crate::ports;
-use crate::stores::KILL;
-
-/// Maximum wait for a server.
-const WAIT_LIMIT: Duration = Duration::from_secs(60);
-const POLL_INTERVAL: Duration = Duration::from_millis(50);
+use crate::stores::{bash, kill};
+use crate::wait::until;
 
 /// Size of the file system of a server.
 const DISK: &str = "768m";
 
 /// Starts a server: FOLDER PORT and optionally PRIMARY. With the port of a primary, an empty folder becomes a standby of
-/// it. Prints its process id.
+/// it. Prints its process id and port.
 const START: &str = r#"
 set -euo pipefail
 . tests/services.sh
@@ -40,7 +36,7 @@ fi
     >>"$folder.log" 2>&1 </dev/null &
 pid=$!
 await_ready "$pid" "$bin/pg_isready" -q -h 127.0.0.1 -p "$port" -U postern || exit 75
-printf '%s\n' "$pid"
+printf '%s %s\n' "$pid" "$port"
 "#;
 
 /// A primary and its standby. Their roles change.
@@ -59,8 +55,6 @@ struct Server {
     pid: String,
 }
 
-// === impl Postgres ===
-
 impl Postgres {
     /// Starts both servers below a folder, with databases of these names. With `own_disks`, each server
     /// has a file system in memory, which can be filled.
@@ -72,12 +66,8 @@ impl Postgres {
             let _ = std::fs::remove_dir_all(&mount);
             std::fs::create_dir_all(&mount).expect("the folder can be written");
             if own_disks {
-                let size = format!("size={DISK}");
-                run(
-                    "mount",
-                    &["-t", "tmpfs", "-o", &size, "tmpfs", &text(&mount)],
-                )
-                .await;
+                let (size, mount) = (format!("size={DISK}"), text(&mount));
+                run("mount", &["-t", "tmpfs", "-o", &size, "tmpfs", &mount]).await;
             }
             servers.push(Server {
                 folder: mount.join("server"),
@@ -97,10 +87,8 @@ impl Postgres {
         let mut operator = both.operator().await.expect("the primary answers");
         for name in databases {
             let create = format!("CREATE DATABASE {name} TEMPLATE template0");
-            operator
-                .execute(AssertSqlSafe(create))
-                .await
-                .expect("created");
+            let created = operator.execute(AssertSqlSafe(create)).await;
+            created.expect("created");
         }
         both
     }
@@ -124,10 +112,8 @@ impl Postgres {
         self.servers[self.primary].kill().await;
         self.primary = 1 - self.primary;
         let mut operator = self.operator().await.expect("the standby answers");
-        operator
-            .execute("SELECT pg_promote(true, 60)")
-            .await
-            .expect("promoted");
+        let promoted = operator.execute("SELECT pg_promote(true, 60)").await;
+        promoted.expect("promoted");
         let primary = self.primary_port();
         let old = &mut self.servers[1 - self.primary];
         std::fs::remove_dir_all(&old.folder).expect("the old data can be removed");
@@ -155,11 +141,10 @@ impl Postgres {
         if !alive.expect("kill runs").status.success() {
             server.launch(None).await;
         }
-        let start = tokio::time::Instant::now();
-        while self.operator().await.is_none() {
-            assert!(start.elapsed() < WAIT_LIMIT, "PostgreSQL does not recover");
-            tokio::time::sleep(POLL_INTERVAL).await;
-        }
+        until("PostgreSQL recovers", async || {
+            self.operator().await.is_some()
+        })
+        .await;
     }
 
     /// Stops both servers and releases their file systems.
@@ -173,50 +158,30 @@ impl Postgres {
     }
 
     async fn operator(&self) -> Option<PgConnection> {
-        let url = format!(
-            "postgres://postern@127.0.0.1:{}/postgres",
-            self.primary_port()
-        );
+        let port = self.primary_port();
+        let url = format!("postgres://postern@127.0.0.1:{port}/postgres");
         PgConnection::connect(&url).await.ok()
     }
 }
 
-// === impl Server ===
-
 impl Server {
     /// Starts the server; an empty one as a standby of `primary`.
     async fn launch(&mut self, primary: Option<u16>) {
-        let mut command = Command::new("bash");
-        command
-            .args([
-                "-c",
-                START,
-                "start",
-                &text(&self.folder),
-                &self.port.to_string(),
-            ])
-            .args(primary.map(|port| port.to_string()))
-            .current_dir(crate::paths::repository())
-            .stdin(std::process::Stdio::null());
-        let output = command.output().await.expect("bash runs");
-        assert!(
-            output.status.success(),
-            "PostgreSQL does not start: {}",
-            String::from_utf8_lossy(&output.stderr)
-        );
-        self.pid = String::from_utf8_lossy(&output.stdout).trim().to_owned();
+        let port = self.port.to_string();
+        let primary = primary.map(|port| port.to_string()).unwrap_or_default();
+        let started = bash(START, &self.folder, &[&port, &primary]).await;
+        let (pid, _) = started.expect("PostgreSQL starts");
+        self.pid = pid;
     }
 
     async fn kill(&mut self) {
-        run("bash", &["-c", KILL, "kill", &self.pid]).await;
+        let _ = Command::from(kill(&self.pid)).status().await;
     }
 }
 
 impl Drop for Server {
     fn drop(&mut self) {
-        let _ = std::process::Command::new("bash")
-            .args(["-c", KILL, "kill", &self.pid])
-            .status();
+        let _ = kill(&self.pid).status();
     }
 }
 

@@ -7,13 +7,10 @@ use std::time::Duration;
 use tokio::process::{Child, Command};
 
 use crate::ports;
+use crate::wait::until;
 
 /// Servers: masters and replicas.
 const SERVERS: usize = 6;
-
-/// Maximum wait for a state of the cluster.
-const WAIT_LIMIT: Duration = Duration::from_secs(60);
-const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Maximum wait for one answer.
 const ANSWER_LIMIT: Duration = Duration::from_secs(2);
@@ -35,8 +32,6 @@ struct Server {
     folder: PathBuf,
     child: Child,
 }
-
-// === impl RedisCluster ===
 
 impl RedisCluster {
     /// Starts the servers below a folder and connects them.
@@ -61,34 +56,26 @@ impl RedisCluster {
             let ready = async || command(server.port, &["PING"]).await.contains("PONG");
             until("Redis does not answer", ready).await;
         }
-        let addresses = cluster
-            .servers
-            .iter()
-            .map(|server| format!("127.0.0.1:{}", server.port));
-        let created = Command::new("redis-cli")
+        let mut create = Command::new("redis-cli");
+        create
             .args(["--cluster", "create"])
-            .args(addresses)
-            .args(["--cluster-replicas", "1", "--cluster-yes"])
-            .output()
-            .await
-            .expect("redis-cli runs");
-        assert!(
-            created.status.success(),
-            "{}",
-            String::from_utf8_lossy(&created.stdout)
-        );
+            .args(cluster.addresses());
+        create.args(["--cluster-replicas", "1", "--cluster-yes"]);
+        let created = create.output().await.expect("redis-cli runs");
+        let printed = String::from_utf8_lossy(&created.stdout);
+        assert!(created.status.success(), "{printed}");
         cluster.until_complete().await;
         cluster
     }
 
     /// Returns the cache URL.
     pub(super) fn url(&self) -> String {
-        let addresses: Vec<String> = self
-            .servers
-            .iter()
-            .map(|server| format!("127.0.0.1:{}", server.port))
-            .collect();
-        format!("redis-cluster://{}", addresses.join(","))
+        format!("redis-cluster://{}", self.addresses().join(","))
+    }
+
+    fn addresses(&self) -> Vec<String> {
+        let ports = self.servers.iter().map(|server| server.port);
+        ports.map(|port| format!("127.0.0.1:{port}")).collect()
     }
 
     /// Returns the ports of the masters, in a fixed order.
@@ -106,16 +93,14 @@ impl RedisCluster {
     pub(super) async fn fail_over(&mut self, random: usize) {
         let masters = self.masters().await;
         let port = masters[random % masters.len()];
-        let server = self.servers.iter_mut().find(|server| server.port == port);
-        let server = server.expect("a server");
-        server.child.kill().await.expect("Redis can be killed");
-        let taken_over = async || {
-            let count = self.masters().await.len();
-            count == SERVERS / 2
-        };
+        let mut servers = self.servers.iter();
+        let at = servers.position(|server| server.port == port);
+        let at = at.expect("a server");
+        let killed = self.servers[at].child.kill().await;
+        killed.expect("Redis can be killed");
+        let taken_over = async || self.masters().await.len() == SERVERS / 2;
         until("no replica takes over", taken_over).await;
-        let server = self.servers.iter_mut().find(|server| server.port == port);
-        let server = server.expect("a server");
+        let server = &mut self.servers[at];
         server.child = spawn(&server.folder, server.port, server.bus_port);
         self.until_complete().await;
     }
@@ -123,12 +108,8 @@ impl RedisCluster {
     /// Makes a replica take over from its master.
     pub(super) async fn switch_over(&self, random: usize) {
         let masters = self.masters().await;
-        let replicas: Vec<u16> = self
-            .servers
-            .iter()
-            .map(|server| server.port)
-            .filter(|port| !masters.contains(port))
-            .collect();
+        let ports = self.servers.iter().map(|server| server.port);
+        let replicas: Vec<u16> = ports.filter(|port| !masters.contains(port)).collect();
         let Some(port) = replicas.get(random % replicas.len().max(1)) else {
             return;
         };
@@ -144,23 +125,15 @@ impl RedisCluster {
             let complete = async || {
                 let info = command(server.port, &["CLUSTER", "INFO"]).await;
                 let nodes = command(server.port, &["CLUSTER", "NODES"]).await;
-                let replicas = nodes
-                    .lines()
-                    .filter(|line| line.contains("slave") && line.contains(" connected"))
-                    .filter(|line| !line.contains("fail"))
-                    .count();
+                let is_replica = |line: &&str| {
+                    let is_connected = line.contains("slave") && line.contains(" connected");
+                    is_connected && !line.contains("fail")
+                };
+                let replicas = nodes.lines().filter(is_replica).count();
                 info.contains("cluster_state:ok") && replicas == SERVERS / 2
             };
             until("the cluster is not complete", complete).await;
         }
-    }
-}
-
-async fn until(what: &str, condition: impl AsyncFn() -> bool) {
-    let start = tokio::time::Instant::now();
-    while !condition().await {
-        assert!(start.elapsed() < WAIT_LIMIT, "{what}");
-        tokio::time::sleep(POLL_INTERVAL).await;
     }
 }
 
@@ -185,30 +158,31 @@ fn spawn(folder: &Path, port: u16, bus_port: u16) -> Child {
         .create(true)
         .append(true)
         .open(folder.join("redis.log"));
+    let (port, bus_port) = (port.to_string(), bus_port.to_string());
     Command::new("redis-server")
         .args([
             "--port",
-            &port.to_string(),
+            &port,
             "--bind",
             "127.0.0.1",
             "--cluster-enabled",
             "yes",
         ])
-        .args(["--cluster-port", &bus_port.to_string()])
         .args([
+            "--cluster-port",
+            &bus_port,
             "--cluster-node-timeout",
             NODE_TIMEOUT_MS,
+        ])
+        .args([
             "--save",
             "",
             "--appendonly",
             "no",
-        ])
-        .args([
             "--min-replicas-to-write",
             "0",
-            "--repl-diskless-sync-delay",
-            "0",
         ])
+        .args(["--repl-diskless-sync-delay", "0"])
         .current_dir(folder)
         .stdin(Stdio::null())
         .stdout(log.expect("the folder can be written"))

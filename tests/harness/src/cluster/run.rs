@@ -32,9 +32,6 @@ pub struct Report {
 }
 
 /// Runs the installation and checks its history, or checks an existing one. Progress is written to `out`.
-///
-/// # Errors
-/// If the folder cannot be written or the history cannot be read, or for unknown kinds of faults.
 pub async fn run(options: &Options, out: &mut (impl Write + Send)) -> std::io::Result<Report> {
     if let Some(file) = &options.check {
         return report(file);
@@ -91,15 +88,10 @@ fn kinds(
     installation: &Cluster,
     out: &mut impl Write,
 ) -> std::io::Result<Vec<&'static str>> {
-    let unknown = options
-        .faults
-        .iter()
-        .find(|kind| !KINDS.contains(&kind.as_str()));
-    if let Some(kind) = unknown {
-        let known = KINDS.join(", ");
-        return Err(std::io::Error::other(format!(
-            "unknown fault {kind}; there are: {known}"
-        )));
+    let mut asked = options.faults.iter();
+    if let Some(kind) = asked.find(|kind| !KINDS.contains(&kind.as_str())) {
+        let message = format!("unknown fault {kind}; there are: {}", KINDS.join(", "));
+        return Err(std::io::Error::other(message));
     }
     let mut kinds = Vec::new();
     for kind in KINDS {

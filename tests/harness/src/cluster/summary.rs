@@ -20,11 +20,8 @@ pub struct Summary {
     refreshes: usize,
 }
 
-// === impl Summary ===
-
 impl Summary {
     /// Returns the numbers of a history.
-    #[must_use]
     pub fn of(history: &[Record]) -> Self {
         let notifications = notifications(history);
         let repeated = notifications.values();

@@ -38,8 +38,6 @@ pub enum Kind {
     TooLittle,
 }
 
-// === impl Violation ===
-
 impl fmt::Display for Violation {
     fn fmt(&self, to: &mut fmt::Formatter<'_>) -> fmt::Result {
         to.write_str(&self.detail)

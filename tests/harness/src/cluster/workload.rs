@@ -12,6 +12,7 @@ use tokio_util::sync::CancellationToken;
 use super::accounts::{Account, Outcome, temporary_token};
 use super::history::{Event, History, digest};
 use crate::Client;
+use crate::public_api::message;
 
 /// Priorities and how many of sixteen notifications have them.
 const PRIORITIES: [(&str, u8); 4] = [("CRITICAL", 2), ("HIGH", 4), ("NORMAL", 7), ("LOW", 3)];
@@ -62,8 +63,6 @@ pub(super) struct Clients {
     tasks: JoinSet<()>,
 }
 
-// === impl Workload ===
-
 impl Workload {
     /// Creates the clients of a gateway.
     pub(super) fn new(client: Client, history: Arc<History>, seed: u64, rate: u32) -> Self {
@@ -108,29 +107,26 @@ impl Workload {
 
     async fn submit_as(&self, priority: &str) {
         let key = uuid::Uuid::new_v4().simple().to_string();
-        let body = json!({"channel": "sms", "recipient": {"phone": PHONE}, "template": "welcome",
-            "variables": {"name": "Ada"}, "priority": priority});
+        let mut body = message("sms", &json!({"phone": PHONE}));
+        body["priority"] = priority.into();
         for _ in 0..ATTEMPTS {
             let start_ms = self.history.now_ms();
             let client = self.client.with_token(&self.service.lock());
-            let request = client
-                .post("/notifications")
-                .header("idempotency-key", &key);
+            let request = client.post("/notifications");
+            let request = request.header("idempotency-key", &key);
             let outcome = Outcome::of(request.json(&body)).await;
             let id = outcome.text("/notificationId");
             let accepted = outcome.status == 201;
             if let (true, Some(id)) = (accepted, &id) {
                 self.accepted.lock().push(id.clone());
             }
-            self.history.record(
-                start_ms,
-                Event::Submit {
-                    key: key.clone(),
-                    priority: priority.to_owned(),
-                    id,
-                    status: outcome.status,
-                },
-            );
+            let event = Event::Submit {
+                key: key.clone(),
+                priority: priority.to_owned(),
+                id,
+                status: outcome.status,
+            };
+            self.history.record(start_ms, event);
             if accepted {
                 return;
             }
@@ -144,21 +140,18 @@ impl Workload {
         if let Some(id) = id {
             let client = self.client.with_token(&self.service.lock());
             let path = format!("/notifications/{id}");
-            self.compare(
-                &client,
-                "GET /notifications/{id}",
-                &path,
-                ("/notificationId", &id),
-            )
-            .await;
+            let name = "GET /notifications/{id}";
+            self.compare(&client, name, &path, ("/notificationId", &id))
+                .await;
         }
         if let Some(account) = self.account(&mut random) {
             let client = self.client.with_token(&account.access_token);
             let id = &account.id;
-            self.compare(&client, "GET /auth/me", "/auth/me", ("/userId", id))
+            let of_user = ("/userId", id.as_str());
+            self.compare(&client, "GET /auth/me", "/auth/me", of_user)
                 .await;
-            let path = format!("/actors/{id}");
-            self.compare(&client, "GET /actors/{id}", &path, ("/actorId", id))
+            let (path, of_actor) = (format!("/actors/{id}"), ("/actorId", id.as_str()));
+            self.compare(&client, "GET /actors/{id}", &path, of_actor)
                 .await;
         }
     }
@@ -166,15 +159,13 @@ impl Workload {
     async fn compare(&self, client: &Client, name: &str, path: &str, (pointer, id): (&str, &str)) {
         let start_ms = self.history.now_ms();
         let outcome = Outcome::of(client.get(path)).await;
-        self.history.record(
-            start_ms,
-            Event::Read {
-                request: name.to_owned(),
-                expected: id.to_owned(),
-                answered: outcome.text(pointer),
-                status: outcome.status,
-            },
-        );
+        let event = Event::Read {
+            request: name.to_owned(),
+            expected: id.to_owned(),
+            answered: outcome.text(pointer),
+            status: outcome.status,
+        };
+        self.history.record(start_ms, event);
     }
 
     /// Registers a person, or signs one in.
@@ -315,8 +306,6 @@ impl Workload {
             .record(self.history.now_ms(), Event::FinalStatus { id, state });
     }
 }
-
-// === impl Clients ===
 
 impl Clients {
     /// Starts all clients.

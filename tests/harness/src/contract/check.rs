@@ -1,6 +1,6 @@
 //! Checks of a response against an operation.
 
-use http::Method;
+use http::{HeaderName, Method};
 use serde_json::{Value, json};
 
 use super::{Contract, Operation};
@@ -23,11 +23,8 @@ const OPEN: &str = "Actor Feature IssuerDescription KeySet RegisteredActor Resum
 
 impl Contract {
     /// Checks status, headers, media type and body. A request without an operation must have been
-    /// rejected.
-    ///
-    /// # Errors
-    /// Returns all differences.
-    pub fn check(&self, method: &Method, path: &str, answer: &Answer) -> Result<(), String> {
+    /// rejected. Returns all differences.
+    pub(super) fn mistakes(&self, method: &Method, path: &str, answer: &Answer) -> Vec<String> {
         let status = answer.status.as_u16();
         let operation = self.find(method, path);
         let documented = match operation {
@@ -35,21 +32,13 @@ impl Contract {
             None => self.of_undocumented(status),
         };
         let Some(documented) = documented else {
-            return Err(format!(
-                "{} has no {status}",
-                operation.map_or("an undocumented request", |one| &one.id)
-            ));
+            let request = operation.map_or("an undocumented request", |one| &one.id);
+            return vec![format!("{request} has no {status}")];
         };
         let elsewhere = operation.map(header_names).unwrap_or_default();
         let mut mistakes = self.check_headers(documented, &elsewhere, answer);
         mistakes.extend(self.check_body(documented, answer));
-        if !mistakes.is_empty() {
-            return Err(mistakes.join("; "));
-        }
-        if let Some(operation) = operation {
-            self.note(operation, status);
-        }
-        Ok(())
+        mistakes
     }
 
     /// Returns the documented response for a path or method that is not documented.
@@ -64,8 +53,7 @@ impl Contract {
             431 => "HeadTooLarge",
             _ => return None,
         };
-        self.document()
-            .pointer(&format!("/components/responses/{name}"))
+        self.document["components"]["responses"].get(name)
     }
 
     /// Checks the headers. `elsewhere` lists headers that the operation documents for other
@@ -77,85 +65,62 @@ impl Contract {
         answer: &Answer,
     ) -> Vec<String> {
         let mut mistakes = Vec::new();
-        let none = serde_json::Map::new();
-        let headers = documented["headers"].as_object().unwrap_or(&none);
+        let headers = documented["headers"].as_object().into_iter().flatten();
+        let mut known = [TRANSPORT, elsewhere].concat();
         for (name, header) in headers {
+            known.push(name);
             let header = self.resolve(header);
-            match answer
-                .headers
-                .get(name)
-                .map(|value| String::from_utf8_lossy(value.as_bytes()))
-            {
+            match answer.headers.get(name) {
+                Some(value) => {
+                    let value = String::from_utf8_lossy(value.as_bytes());
+                    let value = as_documented(&header["schema"], &value);
+                    let name = format!("header {name}");
+                    mistakes.extend(self.check_value(&header["schema"], &value, &name));
+                }
                 None if header["required"] == true => mistakes.push(format!("no header {name}")),
                 None => {}
-                Some(value) => {
-                    let value = as_documented(&header["schema"], &value);
-                    mistakes.extend(self.check_value(
-                        &header["schema"],
-                        &value,
-                        &format!("header {name}"),
-                    ));
-                }
             }
         }
-        for name in answer.headers.keys().map(http::HeaderName::as_str) {
-            let mut known = headers
-                .keys()
-                .map(String::as_str)
-                .chain(elsewhere.iter().copied());
-            if !TRANSPORT.contains(&name) && !known.any(|known| known.eq_ignore_ascii_case(name)) {
-                mistakes.push(format!("the header {name} is not documented"));
-            }
-        }
+        let is_known = |name: &str| known.iter().any(|known| known.eq_ignore_ascii_case(name));
+        let sent = answer.headers.keys().map(HeaderName::as_str);
+        let unknown = sent.filter(|name| !is_known(name));
+        mistakes.extend(unknown.map(|name| format!("the header {name} is not documented")));
         mistakes
     }
 
     fn check_body(&self, documented: &Value, answer: &Answer) -> Vec<String> {
-        let Some(content) = documented.get("content").and_then(Value::as_object) else {
+        let Some(content) = documented.get("content") else {
             let is_empty = answer.body.is_empty();
-            return if is_empty {
-                Vec::new()
-            } else {
-                vec!["a body where none is documented".to_owned()]
-            };
+            let mistake = (!is_empty).then(|| "a body where none is documented".to_owned());
+            return mistake.into_iter().collect();
         };
-        let media = answer
-            .headers
-            .get("content-type")
-            .and_then(|value| value.to_str().ok())
-            .unwrap_or_default();
+        let media = answer.headers.get("content-type");
+        let media = media.and_then(|value| value.to_str().ok());
+        let media = media.unwrap_or_default();
         let Some(documented) = content.get(media) else {
-            return vec![format!(
-                "the content type is {media:?}, not one of {:?}",
-                content.keys()
-            )];
+            return vec![format!("the content type {media:?} is not in {content}")];
         };
         if !media.ends_with("json") {
             return self.check_value(&documented["schema"], &answer.text().into(), "body");
         }
-        match serde_json::from_slice(&answer.body) {
-            Ok(body) => {
-                let mut mistakes = self.check_value(&documented["schema"], &body, "body");
-                if body.get("errors").is_some() && ![400, 422].contains(&answer.status.as_u16()) {
-                    mistakes.push("only 400 and 422 have errors".to_owned());
-                }
-                mistakes
-            }
-            Err(error) => vec![format!("the body is not JSON: {error}")],
+        let body = match serde_json::from_slice::<Value>(&answer.body) {
+            Ok(body) => body,
+            Err(error) => return vec![format!("the body is not JSON: {error}")],
+        };
+        let mut mistakes = self.check_value(&documented["schema"], &body, "body");
+        if body.get("errors").is_some() && ![400, 422].contains(&answer.status.as_u16()) {
+            mistakes.push("only 400 and 422 have errors".to_owned());
         }
+        mistakes
     }
 
     /// Checks a value against a schema of this document (JSON Schema 2020-12, with formats). Clients
     /// must ignore unknown fields of responses; the tests must know all of them.
-    ///
-    /// # Panics
-    /// If the schema is invalid.
-    #[must_use]
     pub fn check_value(&self, schema: &Value, value: &Value, name: &str) -> Vec<String> {
         let mut root = json!({
             "$schema": "https://json-schema.org/draft/2020-12/schema",
             "allOf": [schema],
-            "components": self.document()["components"],
+            "components": self.document["components"],
         });
         let schemas = root["components"]["schemas"].as_object_mut();
         for (name, schema) in schemas.into_iter().flatten() {
@@ -165,42 +130,21 @@ impl Contract {
                 closed.or_insert(Value::Bool(false));
             }
         }
-        let validator = match jsonschema::options()
-            .should_validate_formats(true)
-            .build(&root)
-        {
-            Ok(validator) => validator,
-            Err(error) => panic!("{name}: the schema is invalid: {error}: {schema}"),
-        };
-        validator
-            .iter_errors(value)
+        let options = jsonschema::options().should_validate_formats(true);
+        let validator = options.build(&root);
+        let validator = validator.unwrap_or_else(|error| panic!("{name}: {error}: {schema}"));
+        let errors = validator.iter_errors(value);
+        errors
             .map(|error| format!("{name}{}: {error}", error.instance_path()))
-            .collect()
-    }
-
-    /// Returns the operations without a successful response in this test program.
-    #[must_use]
-    pub fn unanswered(&self) -> Vec<&Operation> {
-        let seen = self.seen();
-        let is_answered = |operation: &Operation| {
-            seen.iter()
-                .any(|(id, status)| *id == operation.id && *status < 400)
-        };
-        self.operations()
-            .iter()
-            .filter(|operation| !is_answered(operation))
             .collect()
     }
 }
 
 fn header_names(operation: &Operation) -> Vec<&str> {
-    let headers = operation
-        .responses
-        .values()
-        .filter_map(|response| response["headers"].as_object());
+    let responses = operation.responses.values();
+    let headers = responses.filter_map(|response| response["headers"].as_object());
     headers
-        .flat_map(serde_json::Map::keys)
-        .map(String::as_str)
+        .flat_map(|all| all.keys().map(String::as_str))
         .collect()
 }
 

@@ -6,11 +6,12 @@ use postern::Options;
 use postern_core::Clock;
 use postern_core::clock::Timestamp;
 use postern_dev::mail::MailEnvelope;
-use serde_json::json;
+use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::client::Client;
 use crate::pools::new_user;
+use crate::process::Program;
 use crate::public_api::{Person, PublicApi};
 use crate::sensitive;
 
@@ -22,8 +23,6 @@ pub struct Standalone {
     clock: Clock,
     folder: TempDir,
 }
-
-// === impl Standalone ===
 
 impl Standalone {
     /// Starts it with the system clock.
@@ -48,9 +47,8 @@ impl Standalone {
             overrides,
             ..Options::ephemeral(folder.path(), clock.clone())
         };
-        let running = Box::pin(postern::start(options))
-            .await
-            .expect("standalone starts");
+        let running = Box::pin(postern::start(options)).await;
+        let running = running.expect("standalone starts");
         let surface = PublicApi::of_folder(folder.path());
         surface.until_keys().await;
         Self {
@@ -62,38 +60,35 @@ impl Standalone {
     }
 
     /// Returns its public interface.
-    #[must_use]
     pub fn surface(&self) -> &PublicApi {
         &self.surface
     }
 
     /// Returns its clock.
-    #[must_use]
     pub fn clock(&self) -> &Clock {
         &self.clock
     }
 
     /// Returns its data folder.
-    #[must_use]
     pub fn folder(&self) -> &Path {
         self.folder.path()
     }
 
     /// Returns the addresses of its components.
-    ///
-    /// # Panics
-    /// Never: it was started with development components.
-    #[must_use]
     pub fn addresses(&self) -> &postern_dev::Addresses {
-        self.running
-            .addresses()
-            .expect("development components have addresses")
+        let addresses = self.running.addresses();
+        addresses.expect("development components have addresses")
+    }
+
+    /// Returns a command of the program `postern` over its data folder.
+    pub fn command(&self, arguments: &[&str]) -> Program {
+        let folder = self.folder().display().to_string();
+        let program = Program::of_workspace("postern", self.folder());
+        let program = program.args(["--data-dir", &folder]);
+        program.args(arguments.iter().copied())
     }
 
     /// Returns a new one-time link to its console.
-    ///
-    /// # Panics
-    /// If the console does not answer.
     pub async fn console_link(&self) -> String {
         let link = postern::console_link(self.folder()).await.expect("a link");
         let secret = link.expose().rsplit('=').next().unwrap_or_default();
@@ -102,9 +97,6 @@ impl Standalone {
     }
 
     /// Stores a mail in its mail catcher, as if it had arrived by SMTP. Returns its id.
-    ///
-    /// # Panics
-    /// If the mail cannot be written.
     pub async fn store_mail(&self, recipient: &str, message: &str) -> String {
         let mailbox = self.running.mailbox();
         let mailbox = mailbox.expect("development components have a mailbox");
@@ -118,9 +110,8 @@ impl Standalone {
 
     /// Returns a new token of a service account.
     pub async fn service_token(&self, account: &str) -> String {
-        self.surface
-            .service_token(account, &self.password_of(account))
-            .await
+        let password = self.password_of(account);
+        self.surface.service_token(account, &password).await
     }
 
     /// Returns a client with the token of a service account.
@@ -154,17 +145,11 @@ impl Standalone {
     }
 
     /// Returns the password of a service account, from the pool's file.
-    ///
-    /// # Panics
-    /// If the account does not exist.
-    #[must_use]
     pub fn password_of(&self, account: &str) -> String {
-        let path = self.folder().join("identity-pool.json");
-        let text = std::fs::read_to_string(&path)
-            .unwrap_or_else(|error| panic!("{}: {error}", path.display()));
-        let file: serde_json::Value = serde_json::from_str(&text).expect("the pool writes JSON");
-        file["accounts"][account]
-            .as_str()
+        let file = std::fs::read_to_string(self.folder().join("identity-pool.json"));
+        let file: Value = file.expect("a file").parse().expect("the pool writes JSON");
+        let password = file["accounts"][account].as_str();
+        password
             .unwrap_or_else(|| panic!("no account {account}"))
             .to_owned()
     }

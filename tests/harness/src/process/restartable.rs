@@ -11,27 +11,20 @@ pub struct Process {
     running: Option<Running>,
 }
 
-// === impl Process ===
-
 impl Process {
     /// Starts a program, without waiting until it is ready.
-    #[must_use]
     pub fn start(program: Program) -> Self {
         let running = Some(program.start());
         Self { program, running }
     }
 
     /// Prepares a program that is not started yet.
-    #[must_use]
     pub fn stopped(program: Program) -> Self {
         let running = None;
         Self { program, running }
     }
 
     /// Waits until it is ready.
-    ///
-    /// # Panics
-    /// If it does not become ready.
     pub async fn until_ready(&mut self) {
         self.running.as_mut().expect(IS_RUNNING).until_ready().await;
     }
@@ -43,41 +36,27 @@ impl Process {
     }
 
     /// Returns the running process.
-    ///
-    /// # Panics
-    /// If it is not running.
-    #[must_use]
     pub fn running(&self) -> &Running {
         self.running.as_ref().expect(IS_RUNNING)
     }
 
     /// Returns whether it is running.
-    #[must_use]
     pub fn is_running(&self) -> bool {
         self.running.is_some()
     }
 
     /// Stops the process with SIGTERM and returns its end.
-    ///
-    /// # Panics
-    /// If it is not running.
     pub async fn end(&mut self) -> Ended {
         self.running.take().expect(IS_RUNNING).stop("TERM").await
     }
 
     /// As [`Process::end`], for a process that must end with status 0.
-    ///
-    /// # Panics
-    /// If it does not.
     pub async fn stop(&mut self) {
         let ended = self.end().await;
         assert_eq!(ended.status, Some(0), "{}", ended.stderr);
     }
 
     /// Kills the process with SIGKILL.
-    ///
-    /// # Panics
-    /// If it is not running.
     pub async fn kill(&mut self) {
         self.running.take().expect(IS_RUNNING).kill().await;
     }

@@ -4,6 +4,8 @@ use std::time::{Duration, Instant};
 
 use postern_store::cache::testing::RedisServer;
 
+use crate::wait::until;
+
 const SERVER_OPTIONS: &[&str] = &[
     "--save",
     "",
@@ -12,7 +14,6 @@ const SERVER_OPTIONS: &[&str] = &[
     "--repl-diskless-sync-delay",
     "0",
 ];
-const TIMEOUT: Duration = Duration::from_secs(60);
 const REPLY_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Two servers used by one test; the sentinel promotes either on command.
@@ -23,14 +24,9 @@ pub struct RedisPair {
     sentinel: RedisServer,
 }
 
-// === impl RedisPair ===
-
 impl RedisPair {
     /// Starts both servers and the sentinel, and returns when the second server replicates the
     /// first.
-    ///
-    /// # Panics
-    /// If they do not start.
     pub async fn start() -> Self {
         let nodes = [
             RedisServer::start(SERVER_OPTIONS).await,
@@ -47,7 +43,6 @@ impl RedisPair {
     }
 
     /// Returns the cache URL for the configuration of a service.
-    #[must_use]
     pub fn url(&self) -> String {
         format!(
             "redis-sentinel://127.0.0.1:{}/mymaster",
@@ -57,16 +52,13 @@ impl RedisPair {
 
     /// Waits until the replica has acknowledged all writes of the master.
     pub async fn wait_for_replication(&self, master: usize) {
-        wait_until("acknowledged replication", async || {
+        until("acknowledged replication", async || {
             within(self.nodes[master].query::<i64>("WAIT 1 1000")).await == Some(1)
         })
         .await;
     }
 
     /// Closes the connections of a master to its replicas. A suspended replica does not reconnect.
-    ///
-    /// # Panics
-    /// If the master does not answer.
     pub async fn disconnect_replicas(&self, master: usize) {
         let closed = within(self.nodes[master].query::<i64>("CLIENT KILL TYPE replica")).await;
         assert!(closed.is_some(), "the master answers");
@@ -74,24 +66,23 @@ impl RedisPair {
 
     /// Lets the sentinel promote a node, and waits until it is the master.
     pub async fn promote(&self, node: usize) {
-        wait_until("promotion", async || {
+        until("promotion", async || {
             let failover = self.sentinel.query::<String>("SENTINEL FAILOVER mymaster");
             let _refused_at_first = within(failover).await;
             let sent_at = Instant::now();
-            while sent_at.elapsed() < Duration::from_millis(500) {
-                if self.replication(node).await.contains("role:master") {
-                    return true;
-                }
+            let mut is_master = false;
+            while !is_master && sent_at.elapsed() < Duration::from_millis(500) {
+                is_master = self.replication(node).await.contains("role:master");
                 tokio::task::yield_now().await;
             }
-            false
+            is_master
         })
         .await;
     }
 
     /// Waits until the node is a replica connected to its master.
     pub async fn until_replicated(&self, node: usize) {
-        wait_until("replica", async || {
+        until("replica", async || {
             let state = self.replication(node).await;
             state.contains("role:slave") && state.contains("master_link_status:up")
         })
@@ -101,18 +92,6 @@ impl RedisPair {
     async fn replication(&self, node: usize) -> String {
         let state = self.nodes[node].query("INFO replication");
         within(state).await.unwrap_or_default()
-    }
-}
-
-/// Polls a condition until it is true.
-///
-/// # Panics
-/// If it is not within a minute.
-pub async fn wait_until(what: &str, condition: impl AsyncFn() -> bool) {
-    let began = Instant::now();
-    while !condition().await {
-        assert!(began.elapsed() < TIMEOUT, "no {what}");
-        tokio::task::yield_now().await;
     }
 }
 
